@@ -1,0 +1,1 @@
+"""What runs on a node: load, train, checkpoint, notice a reclaim."""

@@ -1,0 +1,42 @@
+"""`python -m runtime.agent --run DIR --name island-0`: one island's process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from runtime.agent.threads import island_environment
+from runtime.coordinator.plan import RunPlan
+from runtime.spec.errors import LumaError
+
+
+def main() -> int:
+    """Run one island; see `runtime.agent` for the exit codes."""
+    parser = argparse.ArgumentParser(prog="runtime.agent", description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="the run folder")
+    parser.add_argument("--name", required=True, help="the island's name, unique in the run")
+    options = parser.parse_args()
+    try:
+        plan = RunPlan.read(options.run)
+        # XLA reads these once, when jax is first imported; the imports below rely on it.
+        os.environ.update(island_environment(plan.threads_per_island))
+        return asyncio.run(_serve(options.run, options.name, plan))
+    except LumaError as error:
+        print(error.diagnostics(), file=sys.stderr)  # noqa: T201 - the process's own log
+        return 3
+
+
+async def _serve(run_dir: Path, name: str, plan: RunPlan) -> int:
+    from runtime.agent.start import open_island  # noqa: PLC0415 - after the environment is set
+
+    return await open_island(run_dir, name, plan).run()
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # compute threads may still be in a program; nobody waits for its result

@@ -1,0 +1,90 @@
+"""The run's checkpoints as the island's process uses them: load, snapshot, write behind, prune."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from runtime.agent.checkpoint import (
+    CheckpointBuffers,
+    CheckpointInfo,
+    RejectedCheckpoint,
+    Snapshot,
+    latest_checkpoint,
+    load_checkpoint,
+    prune,
+    write_checkpoint,
+)
+from runtime.agent.state import Arrays, TrainState
+from runtime.coordinator.wire import Message
+from runtime.spec.errors import CheckpointError
+
+CHECKPOINTS_FOLDER = "checkpoints"
+MODEL_FOLDER = "model"
+
+
+class CheckpointStore:
+    """Checkpoints of one run in its folder.
+
+    Args:
+        run_dir: the run folder.
+        job_digest: the job that they belong to.
+        keep: how many to keep.
+        constants: frozen parameters, which are part of the model's weight files.
+        threads: threads of the copy and of the hash.
+    """
+
+    def __init__(
+        self, run_dir: Path, *, job_digest: str, keep: int, constants: Arrays, threads: int
+    ) -> None:
+        self._root = run_dir / CHECKPOINTS_FOLDER
+        model = run_dir / MODEL_FOLDER
+        self._model_files = model if model.is_dir() else None
+        self._job_digest = job_digest
+        self._keep = keep
+        self._constants = constants
+        self._threads = threads
+        self._buffers = CheckpointBuffers(threads=threads)
+
+    def load_newest(self) -> tuple[CheckpointInfo, TrainState]:
+        """Read the newest whole checkpoint.
+
+        Raises:
+            CheckpointError: there is none; the message says why each newer one was refused.
+        """
+        refused: list[RejectedCheckpoint] = []
+        info = latest_checkpoint(self._root, self._job_digest, report=refused)
+        if info is None:
+            reasons = "; ".join(f"{r.path.name}: {r.reason}" for r in refused) or "it is empty"
+            raise CheckpointError(f"'{self._root}' has no whole checkpoint of this job ({reasons})")
+        return info, load_checkpoint(info, threads=self._threads)
+
+    def take_snapshot(self, state: TrainState) -> Snapshot:
+        """Copy a state; the trainer stalls for this only."""
+        return self._buffers.capture(state)
+
+    def write(self, snapshot: Snapshot, *, stall_s: float) -> Message:
+        """Make a snapshot durable; give the event for the step logic."""
+        begin = time.perf_counter()
+        step = snapshot.state.step
+        try:
+            with snapshot:
+                info = write_checkpoint(
+                    self._root,
+                    snapshot.state,
+                    job_digest=self._job_digest,
+                    model_files=self._model_files,
+                    constants=self._constants,
+                    threads=self._threads,
+                )
+            prune(self._root, self._keep)
+        except CheckpointError as error:
+            return {"type": "checkpoint_failed", "step": step, "error": error.diagnostics()}
+        return {
+            "type": "checkpointed",
+            "step": step,
+            "state_hash": info.state_hash,
+            "path": f"{CHECKPOINTS_FOLDER}/{info.path.name}",
+            "seconds": round(time.perf_counter() - begin, 4),
+            "stall_s": round(stall_s, 4),
+        }

@@ -1,0 +1,193 @@
+"""Load compiled programs on a node and run them: the one module that knows PJRT's private names.
+
+A program arrives as raw serialized executable bytes with our own signature; nothing is traced,
+compiled or unpickled. The names used here (`deserialize_executable`, `DeviceList`,
+`execute_sharded`, `batched_device_put`) are private to jaxlib 0.10.2, so no other module touches
+them, and a test holds the whole round trip.
+
+Loading machine code runs it: only bytes out of a verified artifact may reach `load_program`.
+
+Memory: `device_array` copies into memory that PJRT owns, so a program may take it over (donation)
+and the caller may overwrite the source. `host_view` does not copy: it is valid while its array
+lives, that is until a program takes that over.
+
+Threads: fixed when the process starts; see `runtime.agent.threads.island_environment`.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, cast
+
+import jax
+import jaxlib
+import numpy as np
+from jaxlib import _jax, xla_client
+
+from runtime.artifact.cpu_class import CpuClass, cpu_class, missing_features
+from runtime.artifact.program import Program, TensorSpec
+from runtime.spec import ArtifactError
+
+__all__ = [
+    "LoadedProgram",
+    "chip_class",
+    "device_array",
+    "host_class",
+    "host_view",
+    "load_program",
+]
+
+Flat: TypeAlias = Sequence["jax.Array | np.ndarray"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedProgram:
+    """A program that is ready to run on this process's device.
+
+    Attributes:
+        program: its signature; inputs and outputs are bound by its order.
+    """
+
+    program: Program
+    _executable: _jax.LoadedExecutable
+
+    def run(self, flat: Flat) -> list[jax.Array]:
+        """Run once and wait until the results are there.
+
+        Args:
+            flat: one array per `program.inputs`, in order, of exactly its shape and dtype; numpy
+                arrays are copied to the device. Inputs in `program.donated` are gone afterwards.
+
+        Returns:
+            One array per `program.outputs`, in order.
+
+        Raises:
+            ArtifactError: the number, a shape or a dtype differs from the signature.
+        """
+        results = self.start(flat)
+        for array in results:
+            array.block_until_ready()
+        return results
+
+    def start(self, flat: Flat) -> list[jax.Array]:
+        """Run once without waiting; otherwise as `run`."""
+        _check(self.program, flat)
+        arrays = [device_array(item) if isinstance(item, np.ndarray) else item for item in flat]
+        results = self._executable.execute_sharded(arrays)
+        return [parts[0] for parts in results.disassemble_into_single_device_arrays()]
+
+
+def load_program(program: Program, *, host: CpuClass | None = None) -> LoadedProgram:
+    """Load a program's executable into this process.
+
+    Args:
+        program: from a payload of a verified artifact.
+        host: the host's CPU; Default: found out.
+
+    Raises:
+        ArtifactError: the host lacks a CPU feature that the code uses, or the bytes do not load.
+    """
+    if device().platform == "cpu":
+        _check_host(program, host or host_class())
+    try:
+        executable = device().client.deserialize_executable(
+            program.executable, executable_devices=_jax.DeviceList((device(),))
+        )
+    except (RuntimeError, ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0][:200]
+        message = f"program '{program.name}': its executable does not load here: {reason}"
+        raise ArtifactError(
+            message, remedy=f"compile it with jaxlib {jaxlib.__version__}"
+        ) from error
+    return LoadedProgram(program=program, _executable=executable)
+
+
+def device() -> jax.Device:
+    """Give the one device of this process."""
+    return jax.local_devices()[0]
+
+
+def device_array(array: np.ndarray) -> jax.Array:
+    """Copy a host array into memory that the device owns (see the module's text).
+
+    Args:
+        array: any shape; its dtype must be one that programs take (no 64-bit types).
+    """
+    # jax.device_put would alias 64-byte aligned numpy memory, even with may_alias=False
+    # (jax 0.10.2): a later write by the host would change the array, and donation would copy.
+    source = np.ascontiguousarray(array).reshape(array.shape)
+    aval = jax.core.ShapedArray(source.shape, source.dtype)
+    sharding = jax.sharding.SingleDeviceSharding(device())
+    copied = xla_client.batched_device_put(
+        aval, sharding, [source], [device()], committed=True, force_copy=True
+    )
+    return cast("jax.Array", copied)
+
+
+def host_view(array: jax.Array) -> np.ndarray:
+    """Give a read-only numpy view of an array, without a copy on CPU, after waiting for it."""
+    return np.asarray(array)
+
+
+@functools.cache
+def host_class() -> CpuClass:
+    """Find out this host's CPU in the compiler's own words, from a tiny program compiled here."""
+    compiled = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((), np.int32)).compile()
+    data = compiled.runtime_executable().serialize()
+    return cpu_class(data)
+
+
+def chip_class(target: str, cpu_name: str) -> str:
+    """Name what must be equal on two islands for equal bits: target, ISA, compiler, vector units.
+
+    The last part is there because XLA's matrix products choose their code by the host's vector
+    units at run time, below the ISA that the program itself was pinned to.
+    """
+    parts = (target, cpu_name or "any", f"jaxlib-{jaxlib.__version__}", _vector_units())
+    return "/".join(parts)
+
+
+@functools.cache
+def _vector_units() -> str:
+    """Give the widest vector instruction set that the host offers, as libraries detect it."""
+    info = Path("/proc/cpuinfo")
+    flags = set(info.read_text().split()) if info.exists() else set()
+    for name in ("avx512f", "avx2", "avx", "sve", "asimd"):
+        if name in flags:
+            return name
+    return platform.machine() or "unknown"
+
+
+def _check_host(program: Program, host: CpuClass) -> None:
+    """Refuse a host that lacks what the code uses."""
+    needed = cpu_class(program.executable)
+    missing = missing_features(needed.features, host.features)
+    if missing:
+        message = (
+            f"program '{program.name}' was compiled for CPU '{needed.name}' and this host "
+            f"({host.name}) lacks {', '.join(missing)}"
+        )
+        raise ArtifactError(message, remedy="compile the job again on a host of this class")
+
+
+def _check(program: Program, flat: Flat) -> None:
+    """Compare arguments with the signature."""
+    if len(flat) != len(program.inputs):
+        message = f"program '{program.name}' takes {len(program.inputs)} arrays and got {len(flat)}"
+        raise ArtifactError(message)
+    for index, (spec, item) in enumerate(zip(program.inputs, flat, strict=True)):
+        if tuple(item.shape) != spec.shape or item.dtype.name != spec.dtype:
+            raise ArtifactError(_mismatch(program, index, spec, item))
+
+
+def _mismatch(program: Program, index: int, spec: TensorSpec, item: jax.Array | np.ndarray) -> str:
+    """Word the difference between an argument and its specification."""
+    name = f"{spec.role} '{spec.name}'" if spec.name else spec.role
+    return (
+        f"program '{program.name}': argument {index} ({name}) is {item.dtype}{list(item.shape)}; "
+        f"expected {spec.dtype}{list(spec.shape)}"
+    )

@@ -1,0 +1,59 @@
+"""Make an island from a run folder: verify everything, then load it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runtime.agent.checkpoint import read_constants
+from runtime.agent.checkpoints import CheckpointStore
+from runtime.agent.process import IslandProcess
+from runtime.agent.samples import SampleFile
+from runtime.agent.state import Arrays
+from runtime.agent.trainer import Trainer
+from runtime.artifact import load_data_key, load_public_key, open_artifact
+from runtime.artifact.program import TargetPayload
+from runtime.coordinator.plan import RunPlan
+from runtime.spec.errors import DataError
+
+CONSTANTS_FILE = "constants.safetensors"
+DATA_FOLDER = "data"
+
+
+def open_island(run_dir: Path, name: str, plan: RunPlan) -> IslandProcess:
+    """Open a run's artifact, data and constants, and make the island that computes with them.
+
+    Raises:
+        ArtifactError: the artifact is not whole, not signed by the run's signer, or does not open.
+        DataError: the prepared data is not what the plan names.
+        CheckpointError: the constants cannot be read.
+    """
+    payload = _open_payload(run_dir, plan)
+    samples = SampleFile.open(run_dir / DATA_FOLDER)
+    if samples.digest != plan.data_digest:
+        raise DataError(
+            f"{run_dir / DATA_FOLDER}: digest {samples.digest}, the plan names {plan.data_digest}"
+        )
+    constants = _constants(run_dir)
+    threads = plan.threads_per_island
+    trainer = Trainer(plan, payload, samples=samples, constants=constants, threads=threads)
+    frozen = {
+        spec.name: constants[spec.name]
+        for spec in payload.programs["grad"].inputs
+        if spec.role == "frozen"
+    }
+    store = CheckpointStore(
+        run_dir, job_digest=plan.job_digest, keep=plan.keep, constants=frozen, threads=threads
+    )
+    return IslandProcess(run_dir, name, plan=plan, trainer=trainer, store=store)
+
+
+def _open_payload(run_dir: Path, plan: RunPlan) -> TargetPayload:
+    key = load_data_key(Path(plan.key_file)) if plan.key_file is not None else None
+    signer = load_public_key(run_dir / plan.signer_file)
+    artifact = open_artifact(run_dir / plan.artifact, trusted_signer=signer, key=key)
+    return artifact.target_payload(plan.target)
+
+
+def _constants(run_dir: Path) -> Arrays:
+    path = run_dir / CONSTANTS_FILE
+    return read_constants(path) if path.exists() else {}

@@ -1,0 +1,41 @@
+"""The environment that an island's process must be started with, so that its programs run right.
+
+XLA reads its pool's size and flags once, when the process first uses it, so a launcher passes
+them to the child process; setting them later has no effect. This module imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from runtime.spec import RunError
+
+MAX_ISA = "AVX2"
+"""The instruction set that CPU programs are pinned to at compile time and at run time."""
+
+XLA_FLAGS = f"--xla_cpu_max_isa={MAX_ISA}"
+
+
+def island_environment(threads: int) -> dict[str, str]:
+    """Give the variables that make a process compute with this many threads.
+
+    The thread count changes how fast a program runs, never its bits (tested).
+
+    Args:
+        threads: compute threads of the island, at least 1.
+
+    Raises:
+        RunError: `threads` is below 1.
+    """
+    if threads < 1:
+        raise RunError(
+            f"resources.threads_per_island: {threads} is not allowed; expected 1 or more"
+        )
+    count = str(threads)
+    return {
+        "NPROC": count,  # the PJRT CPU client's pools
+        "PJRT_NPROC": count,
+        "OMP_NUM_THREADS": count,  # numpy's BLAS, if some code uses it
+        "OPENBLAS_NUM_THREADS": count,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": XLA_FLAGS,
+        "TF_CPP_MIN_LOG_LEVEL": "2",  # no banner about CPU features per process
+    }

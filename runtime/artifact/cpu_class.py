@@ -1,0 +1,67 @@
+"""What class of CPU a serialized CPU executable was compiled for, read from its own bytes.
+
+XLA writes the CPU's name and its whole feature list (LLVM's names, `+` for one that the code may
+use, `-` for one that it may not) into a CPU payload. Both belong to the manifest: a host that
+lacks a feature would die of an illegal instruction, and another class gives other bits.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from runtime.spec.errors import ArtifactError
+
+__all__ = ["CpuClass", "cpu_class", "missing_features"]
+
+_FEATURES = re.compile(rb"[+-][a-z0-9][a-z0-9._-]*(?:,[+-][a-z0-9][a-z0-9._-]*){7,}")
+_NAME_BEFORE = re.compile(rb"([a-z][a-z0-9._-]{2,31})[^a-z0-9._-]{1,8}$")
+_SEARCH_BACK = 64  # the name is the string field just before the feature list
+
+_NOT_IN_CODE = frozenset(
+    {
+        # Instructions of operating systems, random numbers and caches: code that XLA generates
+        # never holds them, and hosts of one class differ in them (a hypervisor hides some).
+        "clflushopt", "clwb", "clzero", "cldemote", "fsgsbase", "fxsr", "invpcid", "mwaitx",
+        "pku", "prfchw", "ptwrite", "rdpid", "rdpru", "rdrnd", "rdseed", "serialize", "sgx",
+        "shstk", "tsxldtrk", "uintr", "waitpkg", "wbnoinvd", "xsave", "xsavec", "xsaveopt",
+        "xsaves", "hreset", "rtm",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuClass:
+    """A CPU that code was compiled for.
+
+    Attributes:
+        name: LLVM's name of the CPU, such as "haswell" or "znver3".
+        features: LLVM's names of the features that the code may use, sorted.
+    """
+
+    name: str
+    features: tuple[str, ...]
+
+
+def cpu_class(executable: bytes) -> CpuClass:
+    """Read the CPU's name and features out of a serialized CPU executable.
+
+    Raises:
+        ArtifactError: the bytes name no CPU, or several that differ.
+    """
+    found = set()
+    for match in _FEATURES.finditer(executable):
+        head = executable[max(0, match.start() - _SEARCH_BACK) : match.start()]
+        name = _NAME_BEFORE.search(head)
+        items = match.group().decode("ascii").split(",")
+        used = tuple(sorted(item[1:] for item in items if item[0] == "+"))
+        found.add(CpuClass(name=name[1].decode("ascii") if name else "", features=used))
+    if len(found) != 1:
+        message = f"cpu executable: its bytes name {len(found)} CPU classes; expected exactly one"
+        raise ArtifactError(message, remedy="compile it again with `luma compile`")
+    return found.pop()
+
+
+def missing_features(needed: tuple[str, ...], host: tuple[str, ...]) -> tuple[str, ...]:
+    """Give the needed features that a host lacks, sorted, leaving out those that no code uses."""
+    return tuple(sorted(set(needed) - set(host) - _NOT_IN_CODE))

@@ -1,0 +1,99 @@
+"""Protocol buffer messages as raw fields, read and rewritten without their schemas.
+
+Enough to look into XLA's serialized executables and to drop fields from them: a message is a list
+of (field number, wire type, value), and what is not touched keeps its bytes exactly.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["BYTES", "NotAMessageError", "RawField", "join", "read_varint", "split", "write_varint"]
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+_FIXED = {FIXED64: 8, FIXED32: 4}
+_MAX_VARINT_BYTES = 10
+
+
+class NotAMessageError(ValueError):
+    """The bytes are not a protocol buffer message."""
+
+
+class RawField(NamedTuple):
+    """One field of a message.
+
+    Attributes:
+        number: the field number.
+        raw: the field as it stands, with its tag.
+        value: the content of a length-delimited field; None for other wire types.
+    """
+
+    number: int
+    raw: bytes
+    value: bytes | None
+
+    @classmethod
+    def of(cls, number: int, value: bytes) -> RawField:
+        """Make a length-delimited field."""
+        tag = write_varint(number << 3 | BYTES)
+        return cls(number, tag + write_varint(len(value)) + value, value)
+
+
+def split(message: bytes) -> list[RawField]:
+    """Give the fields of a message, in order.
+
+    Raises:
+        NotAMessageError: the bytes do not divide into fields.
+    """
+    fields: list[RawField] = []
+    offset, end = 0, len(message)
+    while offset < end:
+        start = offset
+        tag, offset = read_varint(message, offset)
+        number, wire = tag >> 3, tag & 7
+        if number == 0:
+            raise NotAMessageError(f"field number 0 at byte {start}")
+        value = None
+        if wire == VARINT:
+            _, offset = read_varint(message, offset)
+        elif wire == BYTES:
+            size, offset = read_varint(message, offset)
+            value = message[offset : offset + size]
+            offset += size
+        elif wire in _FIXED:
+            offset += _FIXED[wire]
+        else:
+            raise NotAMessageError(f"wire type {wire} at byte {start}")
+        if offset > end:
+            raise NotAMessageError(f"the field at byte {start} ends behind the message")
+        fields.append(RawField(number, message[start:offset], value))
+    return fields
+
+
+def join(fields: list[RawField]) -> bytes:
+    """Give the message of these fields."""
+    return b"".join(field.raw for field in fields)
+
+
+def read_varint(data: bytes, offset: int) -> tuple[int, int]:
+    """Give (value, offset behind it) of the varint at `offset`.
+
+    Raises:
+        NotAMessageError: it is cut short or longer than 10 bytes.
+    """
+    value = 0
+    for i, byte in enumerate(data[offset : offset + _MAX_VARINT_BYTES]):
+        value |= (byte & 0x7F) << (7 * i)
+        if byte < 0x80:
+            return value, offset + i + 1
+    raise NotAMessageError(f"no varint at byte {offset}")
+
+
+def write_varint(value: int) -> bytes:
+    """Give the shortest varint of a value that is not negative."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

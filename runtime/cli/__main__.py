@@ -1,0 +1,7 @@
+"""`python -m runtime.cli`: the same as `luma`."""
+
+import sys
+
+from runtime.cli.app import main
+
+sys.exit(main())

@@ -1,0 +1,208 @@
+"""`luma compile`, `verify`, `inspect`: make, check and read a `.luma` artifact."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from runtime.cli.output import JsonFlag, note, print_json, print_rows, print_table
+from runtime.spec.errors import SpecError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    from runtime.artifact import Verification
+
+ArtifactPath = Annotated[Path, Parameter(help="the artifact, or a run folder that holds one")]
+KeyFile = Annotated[Path | None, Parameter(help="the data key file (default: this machine's own)")]
+Signer = Annotated[
+    Path | None,
+    Parameter(help="public key (PEM) of the signer to trust (default: this machine's own)"),
+]
+
+
+def register(app: App) -> None:
+    """Add the commands."""
+    app.command(compile_job, name="compile")
+    app.command(verify)
+    app.command(inspect)
+
+
+def compile_job(
+    job: Path,
+    /,
+    *,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    json: JsonFlag = False,
+) -> int:
+    """Capture a job's model, compile it for the job's targets, and write the sealed artifact.
+
+    For example:
+
+        luma compile job.yaml -o model.luma
+
+    Args:
+        job: the job file
+        output: the artifact (default NAME.luma in the working folder)
+        json: print JSON
+    """
+    from runtime.run.build import build
+    from runtime.run.folder import RunFolder
+    from runtime.run.progress import ConsoleReporter
+    from runtime.spec import JobSpec
+
+    spec = JobSpec.from_yaml(job)
+    path = output or Path(f"{spec.name}.luma")
+    if not path.resolve().parent.is_dir():
+        raise SpecError(f"--output: the folder '{path.resolve().parent}' does not exist")
+    with tempfile.TemporaryDirectory(prefix="luma-compile-") as temporary:
+        built = build(
+            spec,
+            job,
+            {},
+            RunFolder(Path(temporary)),
+            artifact_path=path,
+            capture_only=True,
+            reporter=ConsoleReporter(),
+        )
+    document = {"artifact": str(path), **built.artifact, "cached": list(built.cached)}
+    if json:
+        print_json(document)
+    else:
+        print_rows((key, str(value)) for key, value in document.items())
+    note(f"next:\n  luma verify {path} --leaks")
+    return 0
+
+
+def verify(
+    artifact: ArtifactPath,
+    /,
+    *,
+    leaks: Annotated[bool, Parameter(negative="")] = False,
+    key_file: KeyFile = None,
+    signer: Signer = None,
+    json: JsonFlag = False,
+) -> int:
+    """Check an artifact's signature, seal and every byte; say which seal level it reaches.
+
+    Exit code 1 when it does not verify, or its signer is not trusted.
+
+    For example:
+
+        luma verify runs/quickstart/artifact.luma --leaks
+
+    Args:
+        artifact: the artifact, or a run folder that holds one
+        leaks: list what a holder of the key could still read in the payloads
+        key_file: the data key file (default: this machine's own)
+        signer: public key (PEM) of the signer to trust (default: this machine's own)
+        json: print JSON
+    """
+    from runtime.artifact import verify_artifact
+
+    found = verify_artifact(
+        _artifact_path(artifact),
+        trusted_signer=_trusted_signer(signer),
+        key=_data_key(key_file),
+        scan_leaks=leaks,
+    )
+    if json:
+        print_json(_verification(found))
+    else:
+        _print_verification(found, with_leaks=leaks)
+    return 0 if found.level != "none" else 1
+
+
+def inspect(artifact: ArtifactPath, /, *, json: JsonFlag = False) -> int:
+    """Show an artifact's manifest; needs no key.
+
+    For example:
+
+        luma inspect model.luma --json
+    """
+    from runtime.artifact import open_artifact
+
+    opened = open_artifact(_artifact_path(artifact), trusted_signer=None)
+    document = {"digest": opened.digest, **opened.manifest.to_json()}
+    if json:
+        print_json(document)
+    else:
+        print_rows(_flat(document))
+    return 0
+
+
+def _flat(document: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Give nested values as dotted labels, lists of plain values on one line."""
+    if isinstance(document, dict):
+        return [
+            row
+            for key, value in document.items()
+            for row in _flat(value, f"{prefix}.{key}" if prefix else str(key))
+        ]
+    if isinstance(document, list | tuple) and any(isinstance(v, dict) for v in document):
+        return [row for i, v in enumerate(document) for row in _flat(v, f"{prefix}[{i}]")]
+    if isinstance(document, list | tuple):
+        return [(prefix, ", ".join(map(str, document)))]
+    return [(prefix, str(document))]
+
+
+def _artifact_path(path: Path) -> Path:
+    return path / "artifact.luma" if path.is_dir() else path
+
+
+def _data_key(key_file: Path | None) -> bytes | None:
+    """Give the key of a file, or of this machine where it has one."""
+    from runtime.artifact import default_home, load_data_key
+
+    own = default_home() / "keys" / "data.key"
+    if key_file is None and not own.exists():
+        return None
+    return load_data_key(key_file or own)
+
+
+def _trusted_signer(signer: Path | None) -> ec.EllipticCurvePublicKey | None:
+    from runtime.artifact import default_home, load_public_key, load_signing_key
+
+    if signer is not None:
+        return load_public_key(signer)
+    own = default_home() / "keys" / "signing.pem"
+    return load_signing_key(own).public_key() if own.exists() else None
+
+
+def _verification(found: Verification) -> dict[str, Any]:
+    return {
+        "digest": found.digest,
+        "level": found.level,
+        "label": found.label,
+        "claimed": found.claimed,
+        "signer": found.signer,
+        "evidence": [
+            {"name": e.name, "holds": e.holds, "detail": e.detail} for e in found.evidence
+        ],
+        "leaks": None
+        if found.leaks is None
+        else {target: dict(kinds) for target, kinds in found.leaks.items()},
+    }
+
+
+def _print_verification(found: Verification, *, with_leaks: bool) -> None:
+    rows = [("level", found.label), ("claimed", found.claimed), ("digest", found.digest)]
+    rows += [
+        (item.name, f"{'holds' if item.holds else 'does not hold'}: {item.detail}")
+        for item in found.evidence
+    ]
+    print_rows(rows)
+    if not with_leaks:
+        return
+    if found.leaks is None:
+        note("leaks: the payloads are sealed and no key was given")
+        return
+    table = [
+        (target, kind, str(count))
+        for target, kinds in found.leaks.items()
+        for kind, count in kinds.items()
+    ]
+    print_table(("TARGET", "READABLE WITH THE KEY", "COUNT"), table or [("all", "nothing", "0")])

@@ -1,0 +1,43 @@
+"""The numbers of block fixed point that need no jax: block size, exponents, bounds, block counts.
+
+`runtime.compiler.fixed_point` says what they guard.
+"""
+
+from __future__ import annotations
+
+from runtime.spec import CompileError
+
+BLOCK_SIZE = 4096
+"""Elements of a block."""
+
+EMPTY = -1024
+"""The maximum's exponent that a block of zeros contributes: below every real one."""
+
+MIN_EXPONENT = -124
+"""Smallest unit exponent: 2^124 is a normal float32 and subnormal results round to 0."""
+
+MAX_EXPONENT = 126
+"""Largest unit exponent: 2^-126 is the smallest normal float32."""
+
+MAX_SHARDS = 1 << 20
+"""Most micro-shards of a step: eleven bits stay for an element."""
+
+
+def n_blocks(size: int) -> int:
+    """Give the number of blocks of a parameter with `size` elements."""
+    return -(-size // BLOCK_SIZE)
+
+
+def shard_bits(micro_shards: int) -> int:
+    """Give m = ceil(log2 M), the bits that a sum over M micro-shards may add.
+
+    Raises:
+        CompileError: `micro_shards` is not between 1 and `MAX_SHARDS`.
+    """
+    if not 1 <= micro_shards <= MAX_SHARDS:
+        message = (
+            f"train.micro_shards: {micro_shards} is not allowed; expected 1 to {MAX_SHARDS}, "
+            "since a sum over them must fit int32"
+        )
+        raise CompileError(message)
+    return (micro_shards - 1).bit_length()

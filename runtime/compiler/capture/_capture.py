@@ -1,0 +1,177 @@
+"""Capture: a model in, a checked graph package and the arrays that go with it out.
+
+Attention is captured as one op where the model lets it, else in math form (the model's "eager"
+attention), and the result says which. Nothing is returned that did not pass the gradient check.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import transformers
+from blake3 import blake3
+from torch import Tensor, nn
+
+from runtime.compiler.capture._attempt import Attempt, attempt, forms
+from runtime.compiler.capture._attention import MathFormNeeded, base_model
+from runtime.compiler.capture._batches import Batch, random_batch
+from runtime.compiler.capture._check import Disagreement, GradientCheck
+from runtime.compiler.capture._names import ModelTensor, model_tensors
+from runtime.compiler.graph import GraphPackage
+from runtime.spec import CaptureError
+
+CAPTURE_VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedModel:
+    """A captured model.
+
+    Attributes:
+        package: the graphs; no weights, no source.
+        arrays: the values of the inputs with role param, frozen and buffer, by target. They share
+            memory with the model where they can.
+        check: what the gradient check found.
+        attention: "op" where attention is `luma::attention`, else "math form: " and the reason.
+    """
+
+    package: GraphPackage
+    arrays: dict[str, np.ndarray]
+    check: GradientCheck
+    attention: str
+
+
+def capture(
+    model: nn.Module, *, micro_batch: int, seq_len: int, packing: bool = False, seed: int = 0
+) -> CapturedModel:
+    """Capture a causal LM's training step and forward, and check both against eager.
+
+    Args:
+        model: the model, in float32, on the CPU; parameters that require no gradient are frozen.
+            Its mode and attention are as before when this returns.
+        micro_batch: sequences in a micro-shard.
+        seq_len: tokens in a sequence.
+        packing: whether samples hold several documents, told apart by segment ids.
+        seed: of the check's random batch.
+
+    Raises:
+        CaptureError: the model cannot be captured, or its graph disagrees with eager.
+    """
+    _check_sizes(model, micro_batch, seq_len)
+    tensors = model_tensors(model)
+    _check_dtypes(tensors)
+    batch = random_batch(
+        model, micro_batch=micro_batch, seq_len=seq_len, packing=packing, seed=seed
+    )
+    with _kept_state(model, tensors):
+        result, attention = _first_that_passes(model, tensors, batch)
+    package = GraphPackage(
+        graphs=result.graphs,
+        config_digest=_config_digest(model, tensors),
+        versions={
+            "torch": torch.__version__.split("+")[0],
+            "transformers": transformers.__version__,
+            "capture": CAPTURE_VERSION,
+        },
+        packing=packing,
+        micro_batch=micro_batch,
+        seq_len=seq_len,
+    )
+    inputs = result.graphs["grad"].inputs
+    kept = [item.target for item in inputs if item.role in ("param", "frozen", "buffer")]
+    arrays = {name: _array(name, result.values[name]) for name in kept}
+    return CapturedModel(package=package, arrays=arrays, check=result.check, attention=attention)
+
+
+def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
+    """Give the model's parameters and buffers by saved name, as `CapturedModel.arrays` has them.
+
+    They share memory with the model where they can. Constants that only a capture finds are not
+    among them.
+
+    Raises:
+        CaptureError: no parameter is trainable, or one has a dtype that is not captured.
+    """
+    return {item.target: _array(item.target, item.tensor) for item in model_tensors(model)}
+
+
+def _first_that_passes(
+    model: nn.Module, tensors: Sequence[ModelTensor], batch: Batch
+) -> tuple[Attempt, str]:
+    """Try each form of attention; a later one only for a reason, which the result carries."""
+    reasons: list[str] = []
+    for form in forms(model):
+        try:
+            done = attempt(model, tensors, batch, form)
+        except (MathFormNeeded, Disagreement) as error:
+            reasons.append(f"{form.name}: {error.message}")
+        else:
+            return done, ": ".join([form.name, *(r.removeprefix("op: ") for r in reasons)])
+    raise CaptureError("the model cannot be captured: " + "; ".join(reasons))
+
+
+@contextmanager
+def _kept_state(model: nn.Module, tensors: Sequence[ModelTensor]) -> Generator[None]:
+    """Leave train or eval mode as it was, zero weights zero, and no gradients behind.
+
+    Weights that are all zero (biases, a fresh adapter's second matrix) get random values while the
+    capture is checked: behind a zero, a gradient is zero and its check would be empty.
+    """
+    modes = {module: module.training for module in model.modules()}
+    zeros = [t.tensor for t in tensors if t.role == "param" and not torch.any(t.tensor.detach())]
+    generator = torch.Generator().manual_seed(0)
+    try:
+        for tensor in zeros:
+            tensor.detach().normal_(std=0.02, generator=generator)
+        yield
+    finally:
+        for tensor in zeros:
+            tensor.detach().zero_()
+        for item in tensors:
+            item.tensor.grad = None
+        for module, training in modes.items():
+            module.training = training
+
+
+def _check_sizes(model: nn.Module, micro_batch: int, seq_len: int) -> None:
+    for name, value in (("micro_batch", micro_batch), ("seq_len", seq_len)):
+        if value < 1:
+            raise CaptureError(f"train.{name}: {value}; expected at least 1")
+    config = getattr(base_model(model), "config", None)
+    limit = getattr(config, "max_position_embeddings", None)
+    if isinstance(limit, int) and seq_len > limit:
+        raise CaptureError(f"train.seq_len: {seq_len}; this model takes at most {limit} positions")
+
+
+def _check_dtypes(tensors: Sequence[ModelTensor]) -> None:
+    wrong = [t for t in tensors if t.role != "buffer" and t.tensor.dtype != torch.float32]
+    if wrong:
+        first = wrong[0]
+        raise CaptureError(
+            f"{len(wrong)} parameters are not float32, such as '{first.target}' "
+            f"({first.tensor.dtype}); only fp32 is captured",
+            remedy="set model.dtype to fp32, or build the model in float32",
+        )
+
+
+def _config_digest(model: nn.Module, tensors: Sequence[ModelTensor]) -> str:
+    """Give the digest of the model's configuration, or of its tensors' types where it has none."""
+    config = getattr(base_model(model), "config", None)
+    if isinstance(config, transformers.PreTrainedConfig):
+        content = config.to_dict()
+        # A path of this machine, and no part of what the model is.
+        content.pop("_name_or_path", None)
+    else:
+        content = {t.target: [list(t.tensor.shape), str(t.tensor.dtype)] for t in tensors}
+    return blake3(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _array(name: str, value: Tensor) -> np.ndarray:
+    if value.dtype == torch.bfloat16:
+        raise CaptureError(f"'{name}' is bfloat16; only fp32 models are captured")
+    return value.detach().cpu().contiguous().numpy()

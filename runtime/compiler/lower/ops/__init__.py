@@ -1,0 +1,35 @@
+"""The lowerings by subject; importing this package registers them all."""
+
+from runtime.compiler.lower.ops import (
+    activation,
+    compare,
+    convolution,
+    create,
+    index,
+    kernel,
+    loss,
+    matmul,
+    normalise,
+    order,
+    pointwise,
+    reduce,
+    scatter,
+    shape,
+)
+
+__all__ = [
+    "activation",
+    "compare",
+    "convolution",
+    "create",
+    "index",
+    "kernel",
+    "loss",
+    "matmul",
+    "normalise",
+    "order",
+    "pointwise",
+    "reduce",
+    "scatter",
+    "shape",
+]

@@ -1,0 +1,281 @@
+"""The three flat programs of a job: `grad`, `apply` and `forward`, as jax functions with their specs.
+
+Each is a pure function over a flat list of arrays, in the order that a node binds by:
+
+- grad: param*, frozen*, buffer*, batch*, key, exponents, grad_sum*, maxima ->
+  grad_sum'*, maxima', loss_sum, tokens, overflow, nonfinite, vanished
+- apply: param*, moment1*, moment2*, grad_sum*, exponents, scalars, tokens ->
+  param'*, moment1'*, moment2'*, grad_norm
+- forward: param*, frozen*, buffer*, batch* -> logits
+
+`apply` takes over the memory of parameters and moments. `grad` donates nothing: a node must be
+able to drop a shard's result and still hold the sums from before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from runtime.artifact.program import BlockTable, ProgramName, TensorSpec
+from runtime.compiler.blocks import BLOCK_SIZE, n_blocks, shard_bits
+from runtime.compiler.fixed_point import encode, sample_every, summarise
+from runtime.compiler.graph import Graph, GraphPackage, Input
+from runtime.compiler.lower import lower_graph
+from runtime.compiler.lower.dtypes import run_dtype
+from runtime.compiler.optimizer import (
+    SCALARS,
+    adamw,
+    clip_factor,
+    gradient_norm,
+    mean_gradient,
+)
+from runtime.spec import CompileError
+
+FlatFunction = Callable[..., tuple[jax.Array, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatProgram:
+    """A program before compilation.
+
+    Attributes:
+        name: "grad", "apply" or "forward".
+        function: takes the inputs as positional arrays, gives the outputs as a tuple.
+        inputs: flat arguments, in order.
+        outputs: flat results, in order.
+        donated: indices of inputs whose memory a call takes over.
+    """
+
+    name: ProgramName
+    function: FlatFunction
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    donated: tuple[int, ...] = ()
+
+
+def block_table(package: GraphPackage) -> BlockTable:
+    """Lay the parameters' blocks one after another, in name order.
+
+    Raises:
+        CompileError: the package has no "grad" graph or nothing to train.
+    """
+    first, rows = 0, []
+    for item in _graph(package, "grad").of_role("param"):
+        count = n_blocks(math.prod(item.type.shape))
+        rows.append((item.target, first, count))
+        first += count
+    if not rows:
+        raise CompileError("graph 'grad': no input has the role 'param'; nothing can be trained")
+    return BlockTable(block_size=BLOCK_SIZE, rows=tuple(rows))
+
+
+def build_programs(
+    package: GraphPackage, *, target: str, micro_shards: int
+) -> tuple[FlatProgram, ...]:
+    """Give the programs that a package holds, in the order grad, apply, forward.
+
+    Args:
+        package: the captured graphs.
+        target: what the ops are lowered for, such as "cpu".
+        micro_shards: M, a constant of the compiled grad program.
+
+    Raises:
+        CompileError: a graph is missing, or a dtype or M is not allowed.
+        LoweringError: an op has no lowering for the target.
+    """
+    programs = [grad_program(package, target, micro_shards), apply_program(package)]
+    if "forward" in package.graphs:
+        programs.append(forward_program(package, target))
+    return tuple(programs)
+
+
+def grad_program(package: GraphPackage, target: str, micro_shards: int) -> FlatProgram:
+    """Fuse loss, gradients, fixed-point encoding and accumulation of one micro-shard.
+
+    Raises:
+        CompileError: see `build_programs`.
+        LoweringError: an op has no lowering for the target.
+    """
+    graph, table = _graph(package, "grad"), block_table(package)
+    params = graph.of_role("param")
+    _check_trainable(graph, params)
+    shard_bits(micro_shards)
+    lowered = lower_graph(graph, target)
+    position = {label: i for i, (label, _) in enumerate(graph.outputs)}
+    n_graph, n_params = len(graph.inputs), len(params)
+    every = sample_every(table.n_blocks)
+
+    def grad(*flat: jax.Array) -> tuple[jax.Array, ...]:
+        exponents, maxima = flat[n_graph], flat[-1]
+        sums = flat[n_graph + 1 : n_graph + 1 + n_params]
+        results = lowered(list(flat[:n_graph]))
+        units = _split_blocks(exponents, table)
+        encoded = [
+            encode(results[position[f"grad:{item.target}"]], unit, micro_shards, every)
+            for item, unit in zip(params, units, strict=True)
+        ]
+        added = [old + new.values for old, new in zip(sums, encoded, strict=True)]
+        found = summarise(encoded, units, micro_shards)
+        loss = results[position["loss_sum"]].astype(jnp.float32)
+        tokens = results[position["tokens"]].astype(jnp.int32)
+        return (*added, jnp.maximum(maxima, found.maxima), loss, tokens, *found[1:])
+
+    sums = _sum_specs(table)
+    blocks = _vector("exponents", table.n_blocks, "int32")
+    maxima = _vector("maxima", table.n_blocks, "int32")
+    counts = tuple(
+        _scalar(role, "int32") for role in ("tokens", "overflow", "nonfinite", "vanished")
+    )
+    return FlatProgram(
+        name="grad",
+        function=grad,
+        inputs=(*_graph_specs(graph), blocks, *sums, maxima),
+        outputs=(*sums, maxima, _scalar("loss_sum", "float32"), *counts),
+    )
+
+
+def apply_program(package: GraphPackage) -> FlatProgram:
+    """Turn the reduced sums into the next parameters and moments.
+
+    Raises:
+        CompileError: see `build_programs`.
+    """
+    table = block_table(package)
+    params = _specs("param", _graph(package, "grad").of_role("param"))
+    shapes, n = [spec.shape for spec in params], len(params)
+
+    def apply(*flat: jax.Array) -> tuple[jax.Array, ...]:
+        sums, (exponents, scalars, tokens) = flat[3 * n : 4 * n], flat[4 * n :]
+        count = jnp.maximum(tokens, 1).astype(jnp.float32)
+        units = _split_blocks(exponents, table)
+        norm = gradient_norm(list(sums), units, count)
+        factor = clip_factor(norm, scalars[SCALARS.index("clip")])
+        updated = [
+            adamw(
+                flat[i],
+                flat[n + i],
+                flat[2 * n + i],
+                mean_gradient(sums[i], units[i], shapes[i], count) * factor,
+                scalars,
+            )
+            for i in range(n)
+        ]
+        return (
+            *(item.param for item in updated),
+            *(item.moment1 for item in updated),
+            *(item.moment2 for item in updated),
+            norm,
+        )
+
+    state = (*params, *_moments("moment1", params), *_moments("moment2", params))
+    tail = (
+        _vector("exponents", table.n_blocks, "int32"),
+        _vector("scalars", len(SCALARS), "float32"),
+        _scalar("tokens", "int32"),
+    )
+    return FlatProgram(
+        name="apply",
+        function=apply,
+        inputs=(*state, *_sum_specs(table), *tail),
+        outputs=(*state, _scalar("grad_norm", "float32")),
+        donated=tuple(range(3 * n)),
+    )
+
+
+def forward_program(package: GraphPackage, target: str) -> FlatProgram:
+    """Give the logits of a batch.
+
+    Raises:
+        CompileError: see `build_programs`.
+        LoweringError: an op has no lowering for the target.
+    """
+    graph = _graph(package, "forward")
+    lowered = lower_graph(graph, target)
+    shape = jax.eval_shape(lowered, [_struct(spec) for spec in _graph_specs(graph)])[0]
+    logits = TensorSpec(role="logits", name="", shape=shape.shape, dtype=str(shape.dtype))
+
+    def forward(*flat: jax.Array) -> tuple[jax.Array, ...]:
+        return tuple(lowered(list(flat)))
+
+    return FlatProgram(
+        name="forward", function=forward, inputs=_graph_specs(graph), outputs=(logits,)
+    )
+
+
+def _graph(package: GraphPackage, name: str) -> Graph:
+    """Give a graph of the package."""
+    if name not in package.graphs:
+        raise CompileError(f"graph package: it holds no '{name}' graph; capture the model again")
+    return package.graphs[name]
+
+
+def _check_trainable(graph: Graph, params: Sequence[Input]) -> None:
+    """Require float32 parameters and one gradient each."""
+    labels = {label for label, _ in graph.outputs}
+    for item in params:
+        if item.type.dtype != "float32":
+            message = (
+                f"graph 'grad': parameter '{item.target}' has dtype {item.type.dtype}; "
+                "expected float32"
+            )
+            raise CompileError(message, remedy="set model.dtype: fp32")
+        if f"grad:{item.target}" not in labels:
+            raise CompileError(f"graph 'grad': parameter '{item.target}' has no gradient output")
+
+
+def _split_blocks(exponents: jax.Array, table: BlockTable) -> list[jax.Array]:
+    """Cut a vector over all blocks into the parameters' parts."""
+    return [exponents[first : first + count] for _, first, count in table.rows]
+
+
+def _specs(role: str, items: Sequence[Input]) -> tuple[TensorSpec, ...]:
+    """Describe graph inputs as a node sees them: 64-bit integers are 32-bit at run time."""
+    return tuple(
+        TensorSpec(
+            role=role,
+            name=item.target,
+            shape=item.type.shape,
+            dtype=run_dtype(item.type.dtype).name,
+        )
+        for item in items
+    )
+
+
+def _graph_specs(graph: Graph) -> tuple[TensorSpec, ...]:
+    """Describe all inputs of a graph, in its order."""
+    return tuple(spec for item in graph.inputs for spec in _specs(item.role, [item]))
+
+
+def _moments(role: str, params: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Describe one moment of every parameter."""
+    return tuple(
+        TensorSpec(role=role, name=spec.name, shape=spec.shape, dtype="float32") for spec in params
+    )
+
+
+def _sum_specs(table: BlockTable) -> tuple[TensorSpec, ...]:
+    """Describe the integer gradient sums of every parameter."""
+    return tuple(
+        TensorSpec(role="grad_sum", name=name, shape=(count, table.block_size), dtype="int32")
+        for name, _, count in table.rows
+    )
+
+
+def _vector(role: str, length: int, dtype: str) -> TensorSpec:
+    """Describe a nameless vector."""
+    return TensorSpec(role=role, name="", shape=(length,), dtype=dtype)
+
+
+def _scalar(role: str, dtype: str) -> TensorSpec:
+    """Describe a nameless scalar."""
+    return TensorSpec(role=role, name="", shape=(), dtype=dtype)
+
+
+def _struct(spec: TensorSpec) -> jax.ShapeDtypeStruct:
+    """Give jax's description of a tensor."""
+    return jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype))

@@ -1,0 +1,140 @@
+"""The run's plan: the few numbers that the coordinator and every island must agree on.
+
+The launcher writes `plan.json` once into the run folder; the coordinator and the islands read it.
+Nothing in it depends on the fleet that happens to be there, except how many islands to wait for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from runtime.spec.errors import RunError
+
+PLAN_FORMAT = 1
+PLAN_FILE = "plan.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerPlan:
+    """AdamW with decoupled weight decay.
+
+    Attributes:
+        lr: peak learning rate.
+        betas: decay rates of the first and second moment.
+        eps: added to the root of the second moment.
+        weight_decay: applied to parameters of two or more dimensions.
+        grad_clip: largest global gradient norm; 0 for no clipping.
+    """
+
+    lr: float
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+    grad_clip: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchedulePlan:
+    """Linear warm-up, then a constant rate or a cosine down to `min_lr_ratio` of the peak."""
+
+    kind: Literal["cosine", "constant"]
+    warmup_steps: int
+    min_lr_ratio: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunPlan:
+    """What one run computes, and how its processes find out about each other's death.
+
+    Attributes:
+        total_steps: optimizer steps of the whole job.
+        micro_shards: M, the micro-shards of one global batch; part of the job's identity.
+        micro_batch: sequences in one micro-shard.
+        seed: the job's seed, for the sampler and the dropout draws.
+        islands: how many islands to wait for before the first step.
+        min_islands: the least number to start or go on with.
+        threads_per_island: intra-op threads of an island's executables.
+        heartbeat_timeout_s: silence after which an island counts as gone, in seconds.
+        checkpoint_every: applied steps between two checkpoints.
+        keep: checkpoints kept, 2 or more.
+        target: the payload's name in the artifact.
+        artifact: the artifact's path, relative to the run folder.
+        key_file: the customer's key file for a sealed artifact, or None.
+        signer_file: PEM of the public key that the artifact must be signed by, relative to the
+            run folder.
+        job_digest: BLAKE3 of the job; a checkpoint of another job is refused.
+        headroom: bits that a gradient block may grow by from one step to the next.
+        optimizer: the optimizer's settings.
+        schedule: the learning-rate schedule.
+        sample_count: samples in the prepared data.
+        data_digest: digest of the prepared data.
+    """
+
+    total_steps: int
+    micro_shards: int
+    micro_batch: int
+    seed: int
+    islands: int
+    min_islands: int
+    threads_per_island: int
+    heartbeat_timeout_s: float
+    checkpoint_every: int
+    keep: int
+    target: str
+    artifact: str
+    key_file: str | None
+    signer_file: str
+    job_digest: str
+    headroom: int
+    optimizer: OptimizerPlan
+    schedule: SchedulePlan
+    sample_count: int
+    data_digest: str
+
+    def write(self, run_dir: Path) -> None:
+        """Write `plan.json` into `run_dir`, whole or not at all."""
+        document = {"format": PLAN_FORMAT, **dataclasses.asdict(self)}
+        temporary = run_dir / f".{PLAN_FILE}.tmp"
+        temporary.write_text(json.dumps(document, indent=2) + "\n")
+        temporary.rename(run_dir / PLAN_FILE)
+
+    @classmethod
+    def read(cls, run_dir: Path) -> RunPlan:
+        """Read `plan.json` of a run folder.
+
+        Raises:
+            RunError: the file is missing, cut, or of another format version.
+        """
+        path = run_dir / PLAN_FILE
+        try:
+            document: dict[str, Any] = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise RunError(
+                f"'{run_dir}' is not a run folder: it has no {PLAN_FILE}",
+                remedy="name the folder that `luma launch --run` wrote",
+            ) from None
+        except ValueError as error:
+            raise RunError(f"{path}: not valid JSON ({error})") from None
+        version = document.pop("format", None)
+        if version != PLAN_FORMAT:
+            raise RunError(
+                f"{path}: format {version!r}, this version of luma reads {PLAN_FORMAT}",
+                remedy="start the job again in a new run folder",
+            )
+        return _plan_from(document, path)
+
+
+def _plan_from(document: dict[str, Any], path: Path) -> RunPlan:
+    try:
+        optimizer = document.pop("optimizer")
+        schedule = document.pop("schedule")
+        optimizer["betas"] = tuple(optimizer["betas"])
+        return RunPlan(
+            **document, optimizer=OptimizerPlan(**optimizer), schedule=SchedulePlan(**schedule)
+        )
+    except (KeyError, TypeError) as error:
+        raise RunError(f"{path}: {error}") from None

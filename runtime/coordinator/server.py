@@ -1,0 +1,195 @@
+"""The coordinator's process: sockets, clock and disk around the state machine.
+
+One asyncio loop. Every event goes through `Coordinator.handle` and its actions are carried out
+before the next event is taken, so the order of log writes and messages is the order of actions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import time
+from pathlib import Path
+
+from runtime.coordinator import wire
+from runtime.coordinator.actions import (
+    Action,
+    AppendCheckpoint,
+    AppendCommit,
+    AppendEpoch,
+    Close,
+    Emit,
+    Finish,
+    Send,
+)
+from runtime.coordinator.client import CoordinatorAddress
+from runtime.coordinator.core import Coordinator
+from runtime.coordinator.events import EventWriter
+from runtime.coordinator.log import LOG_FILE, CommitLog
+from runtime.coordinator.plan import RunPlan
+from runtime.coordinator.status import status
+from runtime.coordinator.wire import Message
+from runtime.spec.errors import CoordinationError, LumaError
+
+_TICK_S = 0.1
+_LINGER_S = 2.0
+_HOST = "127.0.0.1"
+
+
+class CoordinatorServer:
+    """Serves one run until it is done, stopped or failed.
+
+    Args:
+        run_dir: the run folder; holds the plan, the log and the address file.
+        restart: a coordinator of this run died and its islands may be alive.
+    """
+
+    def __init__(self, run_dir: Path, *, restart: bool) -> None:
+        self._run_dir = run_dir
+        self._plan = RunPlan.read(run_dir)
+        self._log = CommitLog(run_dir / LOG_FILE)
+        self._events = EventWriter(run_dir)
+        self._connections: dict[str, asyncio.StreamWriter] = {}
+        self._finished = asyncio.Event()
+        known = CoordinatorAddress.read(run_dir)
+        self._token = known.token if known is not None else secrets.token_hex(16)
+        epoch, members = self._log.last_epoch()
+        self._core = Coordinator(
+            self._plan,
+            last_step=self._log.last_step(),
+            last_epoch=epoch,
+            expected=tuple(members) if restart else (),
+            now=time.monotonic(),
+            known_sum=self._log.sum_hash,
+        )
+        self._events.write("coordinator_started", pid=os.getpid(), restart=restart)
+
+    async def serve(self) -> str:
+        """Listen until the run ends; give the last phase: done, stopped or failed."""
+        server = await asyncio.start_server(self._serve_connection, _HOST, 0)
+        port = server.sockets[0].getsockname()[1]
+        CoordinatorAddress(host=_HOST, port=port, pid=os.getpid(), token=self._token).write(
+            self._run_dir
+        )
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._take, {"type": "stop"})
+        ticker = asyncio.create_task(self._tick_forever())
+        await self._finished.wait()
+        await self._linger()
+        ticker.cancel()
+        server.close()
+        self._log.close()
+        self._events.close()
+        return self._core.phase
+
+    async def _linger(self) -> None:
+        """Give the islands a moment to read `exit` and to go by themselves."""
+        deadline = time.monotonic() + _LINGER_S
+        while self._connections and time.monotonic() < deadline:
+            await asyncio.sleep(_TICK_S / 2)
+        for writer in list(self._connections.values()):
+            writer.close()
+
+    async def _tick_forever(self) -> None:
+        parent = os.getppid()
+        while not self._finished.is_set():
+            await asyncio.sleep(_TICK_S)
+            if os.getppid() != parent:  # the launcher is gone: nobody would see the run end
+                self._take({"type": "stop"})
+                parent = os.getppid()
+            self._take({"type": "tick"})
+
+    async def _serve_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            first = await asyncio.wait_for(wire.receive(reader), timeout=10)
+            if first is None or not self._knows(first):
+                return
+            if first["type"] == "hello":
+                await self._serve_island(str(first["island"]), first, reader, writer)
+            else:
+                await self._answer(first, writer)
+        except (CoordinationError, TimeoutError, KeyError, ValueError):
+            pass  # not a peer of ours, or one that talks nonsense: it gets no answer
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError, OSError):
+                await writer.wait_closed()
+
+    def _knows(self, message: Message) -> bool:
+        return secrets.compare_digest(str(message.get("token", "")), self._token)
+
+    async def _answer(self, message: Message, writer: asyncio.StreamWriter) -> None:
+        if message["type"] == "stop":
+            self._take({"type": "stop"})
+            answer: Message = {"type": "stopping"}
+        else:
+            answer = {
+                "type": "status",
+                **status(self._core),
+                "coordinator": {"pid": os.getpid()},
+            }
+        writer.write(wire.encode(answer))
+        await writer.drain()
+
+    async def _serve_island(
+        self,
+        name: str,
+        hello: Message,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        before = self._connections.pop(name, None)
+        if before is not None:
+            before.close()
+        self._connections[name] = writer
+        self._take(hello)
+        while self._connections.get(name) is writer:
+            message = await wire.receive(reader)
+            if message is None:
+                break
+            if self._connections.get(name) is not writer:
+                return  # closed while the message was under way: it counts no more
+            self._take({**message, "island": name})
+        if self._connections.get(name) is writer:
+            del self._connections[name]
+            self._take({"type": "lost", "island": name, "reason": "connection closed"})
+
+    def _take(self, event: Message) -> None:
+        if self._finished.is_set():
+            return
+        actions = self._core.handle(event, time.monotonic())
+        try:
+            for action in actions:
+                self._carry_out(action)
+        except LumaError as error:
+            for action in self._core.handle(
+                {"type": "failure", "error": error.diagnostics()}, time.monotonic()
+            ):
+                self._carry_out(action)
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Send(island, message):
+                writer = self._connections.get(island)
+                if writer is not None and not writer.is_closing():
+                    writer.write(wire.encode(message))
+            case Close(island):
+                writer = self._connections.pop(island, None)
+                if writer is not None:
+                    writer.transport.abort()
+            case AppendCommit(commit):
+                self._log.append(commit)
+            case AppendEpoch(epoch, members):
+                self._log.append_epoch(epoch, list(members))
+            case AppendCheckpoint(step, state_hash, path):
+                self._log.append_checkpoint(step, state_hash, path)
+            case Emit(kind, fields):
+                self._events.write(kind, **fields)
+            case Finish():
+                self._finished.set()

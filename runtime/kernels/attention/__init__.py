@@ -1,0 +1,1 @@
+"""Scaled dot-product attention with grouped heads, a window, a soft cap and document boundaries."""

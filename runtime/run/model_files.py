@@ -1,0 +1,29 @@
+"""The files beside the weights that make a checkpoint a Hugging Face folder. Imports torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def save_model_files(model: Any, tokenizer: Any | None, folder: Path) -> None:
+    """Write config, generation config and tokenizer of a model into a new folder.
+
+    Args:
+        model: a transformers model, a peft model (its adapter's config is written), or any other
+            torch module (nothing is written for it).
+        tokenizer: its tokenizer, with the chat template, or None.
+        folder: made here.
+    """
+    folder.mkdir(parents=True)
+    adapters = getattr(model, "peft_config", None)
+    if isinstance(adapters, dict):
+        adapters["default"].save_pretrained(folder)
+    elif hasattr(model, "config") and hasattr(model.config, "save_pretrained"):
+        # The loaders go by `architectures`; a model built from a bare config has none yet.
+        model.config.architectures = [type(model).__name__]
+        model.config.save_pretrained(folder)
+        if getattr(model, "can_generate", bool)() and model.generation_config is not None:
+            model.generation_config.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)

@@ -1,0 +1,146 @@
+"""Real processes, killed at exact phases: the run ends with the bits of an undisturbed one."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from runtime.agent.checkpoint import latest_checkpoint
+
+pytestmark = pytest.mark.timeout(400)
+
+PHASES = [
+    "before-shard:4",
+    "in-shard:4",
+    "after-shard:4",
+    "before-ring:4",
+    "in-ring:4",
+    "after-ring:4",
+    "before-apply:4",
+    "after-apply:4",
+    "before-checkpoint-rename",
+    "after-checkpoint-rename",
+]
+
+
+@pytest.mark.parametrize("islands", [2, 3])
+def test_number_of_islands_does_not_change_a_bit(make_fleet, same_bits, islands: int) -> None:
+    fleet = make_fleet(islands)
+    fleet.start(islands)
+    same_bits(fleet)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_kill_at_a_phase(make_fleet, same_bits, phase: str) -> None:
+    fleet = make_fleet(3)
+    fleet.start(3, fault=f"kill@{phase}")
+    fleet.wait_killed("island-0")
+    fleet.start_island(3)
+    same_bits(fleet)
+    reasons = {event["island"]: event["reason"] for event in fleet.events("left")}
+    assert reasons["island-0"] == "connection closed"
+
+
+def test_two_islands_killed_at_once(make_fleet, same_bits) -> None:
+    fleet = make_fleet(3)
+    fleet.start(3)
+    fleet.wait_for_step(3)
+    fleet.processes["island-0"].kill()
+    fleet.kill("island-2")
+    fleet.start_island(3)
+    same_bits(fleet)
+
+
+def test_coordinator_killed_islands_go_on_or_wait(make_fleet, same_bits) -> None:
+    fleet = make_fleet(3)
+    fleet.start(3)
+    for step in (2, 5):
+        fleet.wait_for_step(step)
+        fleet.kill_coordinator()
+        time.sleep(0.3)
+        assert all(p.poll() is None for p in fleet.processes.values()), "an island died with it"
+        fleet.start_coordinator(restart=True)
+    same_bits(fleet)
+    assert fleet.events("left") == [], "an island had to leave"
+
+
+def test_everything_killed_resumes_from_the_last_durable_step(make_fleet, same_bits) -> None:
+    fleet = make_fleet(2)
+    fleet.start(2)
+    fleet.wait_for_step(6)
+    fleet.kill_coordinator()
+    fleet.kill("island-0")
+    fleet.kill("island-1")
+    durable = latest_checkpoint(fleet.run_dir / "checkpoints", None)
+    assert durable is not None
+    assert durable.step == 4
+    fleet.start_coordinator()
+    fleet.start_island(2)
+    fleet.start_island(3)
+    same_bits(fleet)
+    assert {"from_step": 7, "to_step": 4} in [
+        {k: e[k] for k in ("from_step", "to_step")} for e in fleet.events("rewound")
+    ] or fleet.events("rewound")
+
+
+def test_resume_falls_back_over_a_torn_checkpoint(make_fleet, same_bits) -> None:
+    fleet = make_fleet(1)
+    fleet.start(1)
+    fleet.wait_for_step(9)
+    fleet.wait(lambda: len(fleet.events("checkpoint")) >= 2, "the checkpoint of step 8")
+    fleet.kill("island-0")
+    fleet.kill_coordinator()
+    newest = latest_checkpoint(fleet.run_dir / "checkpoints", None)
+    assert newest is not None
+    weights = newest.path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-7])
+    fleet.start_coordinator()
+    fleet.start_island(1)
+    same_bits(fleet)
+
+
+def test_late_island_joins_with_the_state_of_a_donor(make_fleet, same_bits) -> None:
+    fleet = make_fleet(1)
+    fleet.start(1, slow=3.0)
+    fleet.wait_for_step(1)
+    fleet.start_island(1)
+    same_bits(fleet)
+    shares = [commit["shards"].get("island-1", []) for commit in fleet.events("commit")]
+    assert any(shares), "the newcomer computed nothing"
+
+
+def test_island_four_times_slower_gets_fewer_shards(make_fleet, same_bits) -> None:
+    fleet = make_fleet(2)
+    fleet.start(2, slow=4.0)
+    same_bits(fleet)
+    settled = fleet.events("commit")[3:]
+    slow = sum(len(commit["shards"].get("island-0", [])) for commit in settled)
+    fast = sum(len(commit["shards"].get("island-1", [])) for commit in settled)
+    assert slow < fast
+
+
+@pytest.mark.parametrize("phase", ["after-shard:4", "in-ring:4", "before-apply:4"])
+def test_zombie_is_refused_and_comes_back_as_a_newcomer(make_fleet, same_bits, phase) -> None:
+    """SIGSTOP for longer than the heartbeat, then SIGCONT: the late result must not count."""
+    fleet = make_fleet(3)
+    fleet.start(3, fault=f"stop@{phase}")
+    fleet.wait(
+        lambda: [e for e in fleet.events("left") if e["island"] == "island-0"], "the expulsion"
+    )
+    fleet.processes["island-0"].send_signal(signal.SIGCONT)
+    same_bits(fleet)
+    (left,) = [e for e in fleet.events("left") if e["island"] == "island-0"][:1]
+    assert left["reason"] == "no heartbeat"
+
+
+def test_notice_hands_over_and_leaves_without_a_redo(make_fleet, same_bits) -> None:
+    fleet = make_fleet(2)
+    fleet.start(2, slow=2.0)
+    fleet.wait_for_step(2)
+    fleet.processes["island-0"].terminate()
+    fleet.wait(lambda: fleet.processes["island-0"].poll() is not None, "the end of island-0")
+    assert fleet.processes["island-0"].returncode == 0
+    same_bits(fleet)
+    assert [e for e in fleet.events("redo") if e["reason"] == "membership"] == []

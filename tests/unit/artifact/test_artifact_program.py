@@ -1,0 +1,153 @@
+"""The payload's description: what is made can be read, what is wrong is named."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+import cbor2
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.artifact import BlockTable, Program, TargetPayload, TensorSpec
+from runtime.artifact.program import DTYPES, ROLES
+from runtime.spec import ArtifactError
+
+SPECS = st.builds(
+    TensorSpec,
+    role=st.sampled_from(ROLES),
+    name=st.text(max_size=30),
+    shape=st.lists(st.integers(0, 1000), max_size=4).map(tuple),
+    dtype=st.sampled_from(DTYPES),
+)
+SIGNATURES = st.lists(SPECS, max_size=6, unique_by=lambda s: (s.role, s.name)).map(tuple)
+COSTS = st.floats(0, 1e20, allow_nan=False)
+
+
+@st.composite
+def programs(draw, name: str) -> Program:
+    inputs = draw(SIGNATURES)
+    donated = draw(st.sets(st.integers(0, len(inputs) - 1))) if inputs else set()
+    return Program(
+        name=name,
+        inputs=inputs,
+        outputs=draw(SIGNATURES),
+        donated=tuple(sorted(donated)),
+        executable=draw(st.binary(max_size=200)),
+        peak_memory_bytes=draw(st.integers(0, 1 << 40)),
+        flops=draw(COSTS),
+        bytes_moved=draw(COSTS),
+    )
+
+
+@st.composite
+def payloads(draw) -> TargetPayload:
+    rows, first = [], 0
+    for name in sorted(draw(st.sets(st.text(max_size=20), max_size=5))):
+        count = draw(st.integers(0, 50))
+        rows.append((name, first, count))
+        first += count
+    return TargetPayload(
+        target=draw(st.text(max_size=20)),
+        programs={n: draw(programs(n)) for n in draw(st.sets(st.sampled_from(["grad", "apply"])))},
+        blocks=BlockTable(block_size=4096, rows=tuple(rows)),
+        cpu_name=draw(st.text(max_size=20)),
+        cpu_features=tuple(draw(st.lists(st.text(max_size=10), max_size=5))),
+        scrubbed=draw(st.booleans()),
+    )
+
+
+@settings(max_examples=60)
+@given(payloads())
+def test_payload_comes_back(payload):
+    assert TargetPayload.from_bytes(payload.to_bytes()) == payload
+
+
+@settings(max_examples=60)
+@given(payloads(), st.data())
+def test_changed_payload_is_another_or_refused(payload, data):
+    encoded = bytearray(payload.to_bytes())
+    encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with contextlib.suppress(ArtifactError):
+        assert TargetPayload.from_bytes(bytes(encoded)) != payload
+
+
+@pytest.fixture
+def payload(payload_maker) -> TargetPayload:
+    return payload_maker("cpu", 1)
+
+
+def edited(payload: TargetPayload, edit) -> bytes:
+    plain = cbor2.loads(payload.to_bytes())
+    edit(plain)
+    return cbor2.dumps(plain, canonical=True)
+
+
+@pytest.mark.parametrize(
+    ("edit", "match"),
+    [
+        (lambda p: p.update(schema="luma/payload/2"), r"payload\.schema"),
+        (lambda p: p.update(more=1), r"payload\.more: unknown field"),
+        (lambda p: p.pop("scrubbed"), r"payload\.scrubbed: missing"),
+        (lambda p: p.update(scrubbed=1), r"payload\.scrubbed"),
+        (lambda p: p.update(target=5), r"payload\.target"),
+        (lambda p: p.update(cpu_features=[1]), r"payload\.cpu_features\[0\]"),
+        (lambda p: p["programs"].update(train=p["programs"]["forward"]), "program.name: 'train'"),
+        (lambda p: p["programs"]["forward"].pop("flops"), r"programs\.forward\.flops: missing"),
+        (lambda p: p["programs"]["forward"].update(flops=float("inf")), "flops"),
+        (lambda p: p["programs"]["forward"].update(flops=1), "flops"),
+        (lambda p: p["programs"]["forward"].update(peak_memory_bytes=-1), "peak_memory_bytes"),
+        (lambda p: p["programs"]["forward"].update(executable="text"), "executable"),
+        (lambda p: p["programs"]["forward"].update(donated=[7]), "donated"),
+        (lambda p: p["programs"]["forward"].update(donated=[1, 0]), "donated"),
+        (lambda p: p["programs"]["forward"]["inputs"].append(["param"]), r"inputs\[2\]"),
+        (
+            lambda p: p["programs"]["forward"]["inputs"].append(["weight", "x", [1], "int32"]),
+            "role: 'weight'",
+        ),
+        (
+            lambda p: p["programs"]["forward"]["inputs"].append(["param", "x", [-1], "int32"]),
+            "shape",
+        ),
+        (
+            lambda p: p["programs"]["forward"]["inputs"].append(
+                ["param", "x", [1 << 40, 1 << 40], "int32"]
+            ),
+            "shape",
+        ),
+        (
+            lambda p: p["programs"]["forward"]["inputs"].append(["param", "x", [1], "object"]),
+            "dtype: 'object'",
+        ),
+        (
+            lambda p: p["programs"]["forward"]["inputs"].append(
+                p["programs"]["forward"]["inputs"][0]
+            ),
+            "same role and name",
+        ),
+        (lambda p: p["blocks"]["rows"].append(["model.a", 1, 1]), r"rows\[1\]"),
+        (lambda p: p["blocks"]["rows"].append(["model.z", 5, 1]), "first_block"),
+        (lambda p: p["blocks"].update(block_size=0), "block_size"),
+    ],
+)
+def test_wrong_fields_are_named(payload, edit, match):
+    with pytest.raises(ArtifactError, match=match):
+        TargetPayload.from_bytes(edited(payload, edit))
+
+
+def test_a_program_cannot_stand_under_another_name(payload):
+    with pytest.raises(ArtifactError, match=r"payload\.programs\.grad"):
+        dataclasses.replace(payload, programs={"grad": payload.programs["forward"]})
+
+
+def test_constructors_refuse_what_a_reader_refuses():
+    with pytest.raises(ArtifactError, match="dtype"):
+        TensorSpec(role="param", name="w", shape=(1,), dtype="float8")
+    with pytest.raises(ArtifactError, match="first_block"):
+        BlockTable(block_size=4096, rows=(("a", 0, 2), ("b", 3, 1)))
+
+
+def test_number_of_blocks():
+    table = BlockTable(block_size=4096, rows=(("a", 0, 2), ("b", 2, 3)))
+    assert table.n_blocks == 5
