@@ -30,7 +30,7 @@ def main() -> int:
 
 
 async def _serve(run_dir: Path, name: str, plan: RunPlan) -> int:
-    from runtime.agent.start import open_island  # noqa: PLC0415 - after the environment is set
+    from runtime.agent.start import open_island  # after the environment is set
 
     return await open_island(run_dir, name, plan).run()
 

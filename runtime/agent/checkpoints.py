@@ -30,7 +30,8 @@ class CheckpointStore:
         run_dir: the run folder.
         job_digest: the job that they belong to.
         keep: how many to keep.
-        constants: frozen parameters, which are part of the model's weight files.
+        constants: frozen parameters and persistent buffers, which are part of the model's weight
+            files.
         threads: threads of the copy and of the hash.
     """
 

@@ -34,12 +34,17 @@ from runtime.spec import ArtifactError
 
 __all__ = [
     "LoadedProgram",
+    "aligned_zeros",
     "chip_class",
     "device_array",
     "host_class",
     "host_view",
+    "lent_array",
     "load_program",
 ]
+
+_ALIGNMENT = 64
+"""Bytes; PJRT copies host memory that is aligned to less."""
 
 Flat: TypeAlias = Sequence["jax.Array | np.ndarray"]
 
@@ -119,13 +124,42 @@ def device_array(array: np.ndarray) -> jax.Array:
     """
     # jax.device_put would alias 64-byte aligned numpy memory, even with may_alias=False
     # (jax 0.10.2): a later write by the host would change the array, and donation would copy.
+    return _put(array, copy=True)
+
+
+def lent_array(array: np.ndarray) -> jax.Array:
+    """Let a program read host memory where it lies, without a copy on CPU.
+
+    The caller may not write to `array` while a program that reads it runs, and may not pass the
+    result where a program takes its memory over.
+
+    Args:
+        array: contiguous, from `aligned_zeros` or a view of it; other memory is copied.
+    """
+    return _put(array, copy=False)
+
+
+def aligned_zeros(count: int, dtype: type[np.generic]) -> np.ndarray:
+    """Give `count` zeros in one axis that `lent_array` need not copy; untouched, they take no room.
+
+    Args:
+        count: elements.
+        dtype: their type.
+    """
+    size = count * np.dtype(dtype).itemsize
+    raw = np.zeros(size + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + size].view(dtype)
+
+
+def _put(array: np.ndarray, *, copy: bool) -> jax.Array:
     source = np.ascontiguousarray(array).reshape(array.shape)
     aval = jax.core.ShapedArray(source.shape, source.dtype)
     sharding = jax.sharding.SingleDeviceSharding(device())
-    copied = xla_client.batched_device_put(
-        aval, sharding, [source], [device()], committed=True, force_copy=True
+    put = xla_client.batched_device_put(
+        aval, sharding, [source], [device()], committed=True, force_copy=copy
     )
-    return cast("jax.Array", copied)
+    return cast("jax.Array", put)
 
 
 def host_view(array: jax.Array) -> np.ndarray:
@@ -137,8 +171,10 @@ def host_view(array: jax.Array) -> np.ndarray:
 def host_class() -> CpuClass:
     """Find out this host's CPU in the compiler's own words, from a tiny program compiled here."""
     compiled = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((), np.int32)).compile()
-    data = compiled.runtime_executable().serialize()
-    return cpu_class(data)
+    executable = compiled.runtime_executable()
+    if executable is None:
+        raise ArtifactError("this host's CPU cannot be found out: its compiler gives no executable")
+    return cpu_class(executable.serialize())
 
 
 def chip_class(target: str, cpu_name: str) -> str:

@@ -8,6 +8,7 @@ meeting; one for an epoch that has passed is closed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import socket
@@ -63,12 +64,15 @@ class PeerServer:
         self.port: int = self._listener.getsockname()[1]
         self._arrived: dict[Meeting, socket.socket] = {}
         self._changed = threading.Condition()
+        self._closed = False
         threading.Thread(target=self._accept, name="peers", daemon=True).start()
 
     def close(self) -> None:
         """Stop listening and close what nobody waited for."""
-        self._listener.close()
+        # Closing alone would leave the thread in `accept`, and the port open, for one more caller.
+        shut(self._listener)
         with self._changed:
+            self._closed = True
             for connection in self._arrived.values():
                 connection.close()
             self._arrived.clear()
@@ -99,17 +103,16 @@ class PeerServer:
 
     def _greet(self, connection: socket.socket) -> None:
         try:
-            connection.settimeout(_HANDSHAKE_TIMEOUT_S)
-            header = _read_header(connection)
-            if not secrets.compare_digest(str(header.get("token", "")), self._token):
-                connection.close()
-                return
-            meeting = Meeting(header["purpose"], header["key"], header["sender"])
-        except (OSError, ValueError, KeyError, PeerError):
+            header = _read_header(connection, time.monotonic() + _HANDSHAKE_TIMEOUT_S)
+            meeting = _meeting_of(header, self._token)
+            tune(connection)
+        except (OSError, PeerError):
             connection.close()
             return
-        tune(connection)
         with self._changed:
+            if self._closed:
+                connection.close()
+                return
             stale = self._arrived.pop(meeting, None)
             if stale is not None:
                 stale.close()
@@ -171,15 +174,58 @@ def receive_into(connection: socket.socket, view: memoryview) -> None:
         view = view[count:]
 
 
-def _read_header(connection: socket.socket) -> dict[str, Any]:
-    prefix = bytearray(_HEADER.size)
-    receive_into(connection, memoryview(prefix))
-    magic, length = _HEADER.unpack(prefix)
+def shut(connection: socket.socket) -> None:
+    """Break a connection (or a listener) and close it: nobody stays blocked in it."""
+    interrupt(connection)
+    connection.close()
+
+
+def interrupt(connection: socket.socket) -> None:
+    """Break a connection that another thread may be in; that thread closes it.
+
+    Closing it here would free its number for the next socket while the other thread may still
+    read from that number.
+    """
+    # It may be broken or closed already, which is what we want.
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _read_header(connection: socket.socket, deadline: float) -> dict[str, Any]:
+    magic, length = _HEADER.unpack(_receive_before(connection, _HEADER.size, deadline))
     if magic != _MAGIC or length > _MAX_HEADER_BYTES:
         raise PeerError("not a connection of this protocol")
-    body = bytearray(length)
-    receive_into(connection, memoryview(body))
-    header = json.loads(bytes(body))
+    body = _receive_before(connection, length, deadline)
+    try:
+        header = json.loads(body)
+    except (ValueError, RecursionError):
+        raise PeerError("not a connection of this protocol") from None
     if not isinstance(header, dict):
         raise PeerError("not a connection of this protocol")
     return header
+
+
+def _receive_before(connection: socket.socket, count: int, deadline: float) -> bytes:
+    """Read `count` bytes by a deadline, however slowly the other side drips them."""
+    received = bytearray()
+    while len(received) < count:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise PeerError("the handshake took too long")
+        connection.settimeout(left)
+        part = connection.recv(count - len(received))
+        if not part:
+            raise PeerError("the connection ended in the handshake")
+        received += part
+    return bytes(received)
+
+
+def _meeting_of(header: dict[str, Any], token: str) -> Meeting:
+    """Give what a connection is for, if it shows the run's token."""
+    shown = str(header.get("token", "")).encode(errors="replace")
+    if not secrets.compare_digest(shown, token.encode()):
+        raise PeerError("a connection showed another token")
+    names = [header.get(field) for field in ("purpose", "key", "sender")]
+    if not all(isinstance(name, str) for name in names):
+        raise PeerError("not a connection of this protocol")
+    return Meeting(*map(str, names))

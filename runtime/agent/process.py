@@ -203,19 +203,13 @@ class IslandProcess:
         self._trainer.drop_last()
 
     def _do_clear(self, *, base: bool) -> None:
-        self._in_order(lambda: self._trainer.clear(base=base))
+        # At once, not behind the shard that the compute thread may still be in: that shard's result
+        # is discarded, and a ring or a hand-over may start before it ends and must not see the old
+        # sums or the old scale.
+        self._trainer.clear(base=base)
 
     def _do_raise_scale(self) -> None:
-        totals = self._reduced()
-        self._in_order(lambda: self._trainer.raise_scale(totals))
-
-    def _in_order(self, change: Callable[[], None]) -> None:
-        """Change the trainer after what its thread does now, and before what it does next."""
-
-        def work() -> None:
-            change()
-
-        self._in_thread(self._compute, work)
+        self._trainer.raise_scale(self._reduced())  # at once, as in `_do_clear`
 
     def _do_load(self) -> None:
         def work() -> Message:

@@ -19,7 +19,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.agent.peers import Meeting, PeerError, PeerServer, dial, receive_into
+from runtime.agent.peers import (
+    Meeting,
+    PeerError,
+    PeerServer,
+    dial,
+    interrupt,
+    receive_into,
+    shut,
+)
 
 Operation = Literal["sum", "max"]
 
@@ -81,7 +89,11 @@ class Ring:
         self._token = token
 
     def connect(self) -> None:
-        """Open the stream to the next island and take the one from the island before."""
+        """Open the stream to the next island and take the one from the island before.
+
+        Raises:
+            PeerError: a neighbour cannot be reached, or the ring was cancelled.
+        """
         if self._size == 1:
             return
         key = f"{self._tag.epoch}/{self._tag.step}/{self._tag.attempt}"
@@ -97,19 +109,23 @@ class Ring:
         for connection in (self._next, self._previous):
             connection.settimeout(_STALL_TIMEOUT_S)
         if self._cancelled.is_set():
-            self.close()
             raise PeerError("the membership changed")
 
     def cancel(self) -> None:
-        """Break a reduction that another thread is in; it raises there at once."""
+        """Break a reduction that another thread is in; it raises there at once, and closes."""
         self._cancelled.set()
-        self.close()
+        self._break()
 
-    def close(self) -> None:
-        """Close both streams."""
+    def _break(self) -> None:
         for connection in (self._next, self._previous):
             if connection is not None:
-                _shut(connection)
+                interrupt(connection)
+
+    def close(self) -> None:
+        """Close both streams; for the thread that uses the ring."""
+        for connection in (self._next, self._previous):
+            if connection is not None:
+                shut(connection)
 
     def all_reduce(self, array: NDArray[np.integer], operation: Operation) -> None:
         """Replace `array` by its reduction over all islands, in place.
@@ -139,34 +155,43 @@ class Ring:
         combine: Callable[..., object] | None,
     ) -> None:
         """Send one segment onwards while the one before it comes in."""
+        onwards, before = self._connected(self._next), self._connected(self._previous)
         errors: list[PeerError] = []
-        sender = threading.Thread(target=self._send, args=(turn, outgoing, errors), daemon=True)
+        sender = threading.Thread(
+            target=self._send, args=(onwards, turn, outgoing, errors), daemon=True
+        )
         sender.start()
         try:
-            self._receive(turn, incoming, combine)
-        except PeerError:
-            self.close()
-            raise
+            self._receive(before, turn, incoming, combine)
+        except PeerError as error:
+            errors.append(error)
+            self._break()
         finally:
             sender.join()
         if errors:
             raise errors[0]
 
-    def _send(self, turn: int, segment: NDArray[np.integer], errors: list[PeerError]) -> None:
-        connection = self._connected(self._next)
+    def _send(
+        self,
+        connection: socket.socket,
+        turn: int,
+        segment: NDArray[np.integer],
+        errors: list[PeerError],
+    ) -> None:
         try:
             connection.sendall(self._frame(turn, segment.nbytes))
             connection.sendall(_bytes_of(segment))
         except OSError as error:
             errors.append(PeerError(f"the connection to the next island broke ({error})"))
+            self._break()  # what still comes in is of no use without it: do not wait for it
 
     def _receive(
         self,
+        connection: socket.socket,
         turn: int,
         segment: NDArray[np.integer],
         combine: Callable[..., object] | None,
     ) -> None:
-        connection = self._connected(self._previous)
         frame = bytearray(_FRAME.size)
         receive_into(connection, memoryview(frame))
         if bytes(frame) != self._frame(turn, segment.nbytes):
@@ -195,12 +220,4 @@ class Ring:
 
 
 def _bytes_of(array: NDArray[np.generic]) -> memoryview:
-    return memoryview(array.view(np.uint8)) if array.size else memoryview(bytearray())
-
-
-def _shut(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # it was broken or closed already, which is what we want
-    connection.close()
+    return array.view(np.uint8).data if array.size else memoryview(bytearray())

@@ -20,7 +20,14 @@ _DECAY_STEPS = 8
 then (a rare token's row) keeps its scale in between; with one bit a step it overflowed whenever it
 was touched (2 redone steps in 30 of the tiny example, against none)."""
 
+_FIRST_BITS = 3
+"""Extra room for the first step. Without it SmolLM2-135M with one sequence a shard redid that step
+for overflow, at the cost of the whole step; bits that are not used cost the step some rounding."""
+
+_SPREAD_BITS = 3
+
 Exponents = NDArray[np.int32]
+Rows = tuple[tuple[str, int, int], ...]
 
 
 def unit_exponents(largest: Exponents, *, micro_shards: int, headroom: int) -> Exponents:
@@ -32,24 +39,29 @@ def unit_exponents(largest: Exponents, *, micro_shards: int, headroom: int) -> E
     Args:
         largest: int32 [n_blocks], E of each block.
         micro_shards: M.
-        headroom: h, in bits.
+        headroom: h, in bits. 0 counts as 1: an element just below 2^(E + 1) may round up to it,
+            and a redo at the same scale would then overflow for ever.
     """
     bits = (micro_shards - 1).bit_length()
-    raised = largest.astype(np.int64) + (1 + headroom + bits - 31)
+    raised = largest.astype(np.int64) + (1 + max(headroom, 1) + bits - 31)
     return np.clip(raised, _LOWEST, _HIGHEST).astype(np.int32)
 
 
-def advance(largest: Exponents, maxima: Exponents, *, step: int) -> Exponents:
+def advance(largest: Exponents, maxima: Exponents, rows: Rows, *, step: int) -> Exponents:
     """Give the next E of each block from a committed step's maxima.
 
     E follows a block that grows at once and one that shrinks slowly, by one bit each
-    `_DECAY_STEPS` steps; a block of zeros keeps E.
+    `_DECAY_STEPS` steps; a block of zeros keeps E. The first step's guess is replaced by what the
+    step showed.
 
     Args:
         largest: int32 [n_blocks], E in force for the committed step.
         maxima: int32 [n_blocks], the step's own maxima over all shards.
+        rows: (parameter, first block, number of blocks) of each parameter.
         step: the committed step, from 0.
     """
+    if step == 0:
+        return _spread(maxima, rows)
     floor = largest - int((step + 1) % _DECAY_STEPS == 0)
     return np.where(maxima == EMPTY, largest, np.maximum(maxima, floor)).astype(np.int32)
 
@@ -59,25 +71,30 @@ def raise_to(largest: Exponents, maxima: Exponents) -> Exponents:
     return np.maximum(largest, maxima).astype(np.int32)
 
 
-def first_exponents(
-    maxima: Exponents, rows: tuple[tuple[str, int, int], ...], *, headroom: int
-) -> Exponents:
+def first_exponents(maxima: Exponents, rows: Rows) -> Exponents:
     """Give E for a job's first step from the maxima of its first micro-shard.
 
-    Other shards touch other rows, so no block's E is more than `headroom` below its parameter's
-    largest: an element as large as that one then fits every block of the parameter.
+    One micro-shard is a small sample, so this step alone gets `_FIRST_BITS` of extra room.
 
     Args:
         maxima: int32 [n_blocks] of shard 0 of step 0.
         rows: (parameter, first block, number of blocks) of each parameter.
-        headroom: h, in bits.
+    """
+    return _spread(maxima, rows) + np.int32(_FIRST_BITS)
+
+
+def _spread(maxima: Exponents, rows: Rows) -> Exponents:
+    """Raise blocks that a step hardly touched to near their parameter's largest.
+
+    The next shards touch other rows; an element 2^-`_SPREAD_BITS` as large as the parameter's
+    largest then fits every block before any headroom is used.
     """
     overall = int(maxima.max(initial=EMPTY))
     if overall == EMPTY:
         return np.zeros_like(maxima)
-    largest = maxima.copy()
+    spread = maxima.copy()
     for _, first, count in rows:
-        block = largest[first : first + count]
+        block = spread[first : first + count]
         top = int(block.max(initial=EMPTY))
-        np.maximum(block, (overall if top == EMPTY else top) - headroom, out=block)
-    return largest
+        np.maximum(block, (overall if top == EMPTY else top) - _SPREAD_BITS, out=block)
+    return spread

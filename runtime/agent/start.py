@@ -13,7 +13,7 @@ from runtime.agent.trainer import Trainer
 from runtime.artifact import load_data_key, load_public_key, open_artifact
 from runtime.artifact.program import TargetPayload
 from runtime.coordinator.plan import RunPlan
-from runtime.spec.errors import DataError
+from runtime.spec.errors import CheckpointError, DataError
 
 CONSTANTS_FILE = "constants.safetensors"
 DATA_FOLDER = "data"
@@ -36,13 +36,12 @@ def open_island(run_dir: Path, name: str, plan: RunPlan) -> IslandProcess:
     constants = _constants(run_dir)
     threads = plan.threads_per_island
     trainer = Trainer(plan, payload, samples=samples, constants=constants, threads=threads)
-    frozen = {
-        spec.name: constants[spec.name]
-        for spec in payload.programs["grad"].inputs
-        if spec.role == "frozen"
-    }
     store = CheckpointStore(
-        run_dir, job_digest=plan.job_digest, keep=plan.keep, constants=frozen, threads=threads
+        run_dir,
+        job_digest=plan.job_digest,
+        keep=plan.keep,
+        constants=_stored(constants, plan.stored_constants),
+        threads=threads,
     )
     return IslandProcess(run_dir, name, plan=plan, trainer=trainer, store=store)
 
@@ -52,6 +51,15 @@ def _open_payload(run_dir: Path, plan: RunPlan) -> TargetPayload:
     signer = load_public_key(run_dir / plan.signer_file)
     artifact = open_artifact(run_dir / plan.artifact, trusted_signer=signer, key=key)
     return artifact.target_payload(plan.target)
+
+
+def _stored(constants: Arrays, names: tuple[str, ...]) -> Arrays:
+    missing = [name for name in names if name not in constants]
+    if missing:
+        raise CheckpointError(
+            f"{CONSTANTS_FILE} has no array '{missing[0]}', which the model's weight file needs"
+        )
+    return {name: constants[name] for name in names}
 
 
 def _constants(run_dir: Path) -> Arrays:

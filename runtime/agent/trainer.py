@@ -17,7 +17,14 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from runtime.agent import scaling
-from runtime.agent.executable import LoadedProgram, device_array, host_view, load_program
+from runtime.agent.executable import (
+    LoadedProgram,
+    aligned_zeros,
+    device_array,
+    host_view,
+    lent_array,
+    load_program,
+)
 from runtime.agent.sampler import sample_indices, shard_key
 from runtime.agent.samples import SampleFile
 from runtime.agent.schedule import step_scalars
@@ -139,9 +146,7 @@ class Trainer:
         candidate, self._candidate = self._candidate, None
         assert candidate is not None  # noqa: S101 - run_shard has just set it
         maxima = np.array(host_view(candidate.maxima))
-        self._largest = scaling.first_exponents(
-            maxima, self._blocks.rows, headroom=self._plan.headroom
-        )
+        self._largest = scaling.first_exponents(maxima, self._blocks.rows)
         self.clear(base=True)
 
     def state(self) -> TrainState:
@@ -238,8 +243,9 @@ class Trainer:
 
     def totals_to_reduce(self) -> Totals:
         """Copy this island's sums into the reused exchange buffer."""
+        self._before = None  # which shards count is settled
         if self._totals_buffer is None:
-            self._totals_buffer = np.empty(self._n_blocks * self._blocks.block_size, np.int32)
+            self._totals_buffer = self._block_buffer()
         for view, source in zip(self._rows(self._totals_buffer), self._sums.grads, strict=True):
             np.copyto(view, host_view(source))
         own = self.own_totals()
@@ -263,7 +269,7 @@ class Trainer:
         """Apply one committed step; give the gradient's norm before clipping."""
         grads: list[jax.Array] = self._sums.grads
         if totals.grads is not None:
-            grads = [device_array(view) for view in self._rows(totals.grads)]
+            grads = [lent_array(view) for view in self._rows(totals.grads)]
         tokens = np.asarray(totals.counters[COUNTERS.index("tokens")], np.int32)
         outputs = self._apply.run(
             [
@@ -280,7 +286,9 @@ class Trainer:
         self._params = outputs[:count]
         self._moment1 = outputs[count : 2 * count]
         self._moment2 = outputs[2 * count : 3 * count]
-        self._largest = scaling.advance(self._step_largest, totals.maxima, step=self.step)
+        self._largest = scaling.advance(
+            self._step_largest, totals.maxima, self._blocks.rows, step=self.step
+        )
         self.step += 1
         self.clear(base=True)
         return float(host_view(outputs[3 * count]))
@@ -297,9 +305,11 @@ class Trainer:
         for _, first, count in self._blocks.rows:
             yield flat[first * size : (first + count) * size].reshape(count, size)
 
+    def _block_buffer(self) -> NDArray[np.int32]:
+        return aligned_zeros(self._n_blocks * self._blocks.block_size, np.int32)
+
     def _zero_sums(self) -> Sums:
-        size = self._blocks.block_size
-        grads = [device_array(np.zeros((n, size), np.int32)) for _, _, n in self._blocks.rows]
+        grads = [lent_array(view) for view in self._rows(self._block_buffer())]
         maxima = device_array(np.full(self._n_blocks, scaling.EMPTY, np.int32))
         return Sums(grads, maxima, np.zeros(len(COUNTERS), np.int64))
 

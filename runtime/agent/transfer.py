@@ -1,7 +1,8 @@
 """Hand the state of the step in flight to an island that joins.
 
-The donor sends one JSON header (step, attempt, names, shapes and dtypes), then the arrays' bytes,
-then a BLAKE3 of all of them, which the receiver checks before it uses anything.
+The donor sends one JSON header (step, attempt, names, shapes and dtypes) and its BLAKE3, then the
+arrays' bytes, then a BLAKE3 of everything so far. The receiver reserves memory only after the first
+hash and gives nothing out before the second.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from runtime.agent.state import TrainState, little_endian_bytes
 _LENGTH = struct.Struct(">I")
 _MAX_HEADER_BYTES = 1 << 26
 _STEP_EXPONENTS = "step_exponents"
+_DTYPES = {"<f4", "<i4"}
+_DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +48,13 @@ def send_state(connection: socket.socket, handed: HandedState) -> None:
         PeerError: the connection broke.
     """
     arrays = [*handed.state.arrays(), (_STEP_EXPONENTS, handed.step_exponents)]
-    table = [[name, list(array.shape), array.dtype.str] for name, array in arrays]
+    table = [[name, list(array.shape), f"<{array.dtype.str[1:]}"] for name, array in arrays]
     header = json.dumps(
         {"step": handed.state.step, "attempt": handed.attempt, "arrays": table}
     ).encode()
-    hasher = blake3()
+    hasher = blake3(header)
     try:
-        connection.sendall(_LENGTH.pack(len(header)) + header)
-        hasher.update(header)
+        connection.sendall(_LENGTH.pack(len(header)) + header + hasher.digest())
         for _, array in arrays:
             view = little_endian_bytes(array)
             hasher.update(view)
@@ -76,20 +78,33 @@ def receive_state(connection: socket.socket) -> HandedState:
     raw = bytearray(length)
     receive_into(connection, memoryview(raw))
     hasher = blake3(raw)
-    header = json.loads(bytes(raw))
-    arrays = {name: _receive_array(connection, shape, dtype, hasher) for name, shape, dtype in header["arrays"]}
-    digest = bytearray(32)
+    _check_digest(connection, hasher)
+    try:
+        header = json.loads(raw)
+        arrays = {
+            name: _receive_array(connection, shape, dtype, hasher)
+            for name, shape, dtype in header["arrays"]
+        }
+        _check_digest(connection, hasher)
+        return _assemble(header, arrays)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise PeerError(f"what came in is not a state ({error!r})") from None
+
+
+def _check_digest(connection: socket.socket, hasher: Any) -> None:
+    digest = bytearray(_DIGEST_BYTES)
     receive_into(connection, memoryview(digest))
     if bytes(digest) != hasher.digest():
         raise PeerError("the state that came in has another hash than the one that was sent")
-    return _assemble(header, arrays)
 
 
 def _receive_array(
     connection: socket.socket, shape: list[int], dtype: str, hasher: Any
 ) -> np.ndarray:
+    if dtype not in _DTYPES:
+        raise PeerError(f"a state has arrays of {sorted(_DTYPES)}, not of {dtype!r}")
     array = np.empty(shape, np.dtype(dtype))
-    view = memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
+    view = array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
     receive_into(connection, view)
     hasher.update(view)
     return array

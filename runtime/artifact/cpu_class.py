@@ -29,6 +29,8 @@ _NOT_IN_CODE = frozenset(
     }
 )  # fmt: skip
 
+_TUNING = "prefer-"  # how LLVM should choose among instructions, not what a CPU can do
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuClass:
@@ -64,4 +66,5 @@ def cpu_class(executable: bytes) -> CpuClass:
 
 def missing_features(needed: tuple[str, ...], host: tuple[str, ...]) -> tuple[str, ...]:
     """Give the needed features that a host lacks, sorted, leaving out those that no code uses."""
-    return tuple(sorted(set(needed) - set(host) - _NOT_IN_CODE))
+    lacking = set(needed) - set(host) - _NOT_IN_CODE
+    return tuple(sorted(name for name in lacking if not name.startswith(_TUNING)))

@@ -42,7 +42,7 @@ def compile_program(flat: FlatProgram, device: jax.Device, report: Report) -> Pr
     started = time.perf_counter()
     try:
         compiled = lowered.compile()
-        executable = compiled.runtime_executable().serialize()
+        executable = _serialized(compiled)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0][:300]
         raise CompileError(f"program '{flat.name}': the compiler failed: {reason}") from error
@@ -74,10 +74,20 @@ def _lower(flat: FlatProgram, device: jax.Device) -> jax.stages.Lowered:
         reason = str(error).splitlines()[0][:300]
         raise CompileError(f"program '{flat.name}': tracing failed: {reason}") from error
     module = lowered.compiler_ir("stablehlo")
+    if module is None:
+        raise CompileError(f"program '{flat.name}': tracing gave no StableHLO module")
     with module.context:
         PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
     _check_outputs(flat, lowered.out_info)
     return lowered
+
+
+def _serialized(compiled: jax.stages.Compiled) -> bytes:
+    """Give the raw executable; never `jax.experimental.serialize_executable`, which pickles."""
+    executable = compiled.runtime_executable()
+    if executable is None:
+        raise ValueError("the compiler gives no serializable executable")
+    return executable.serialize()
 
 
 def _struct(spec: TensorSpec, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:

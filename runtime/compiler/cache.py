@@ -16,7 +16,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 from blake3 import blake3
@@ -95,7 +95,7 @@ class CompileCache:
             ) from error
 
     @contextlib.contextmanager
-    def locked(self, name: str, waiting: Callable[[], None]) -> Iterator[None]:
+    def locked(self, name: str, waiting: Callable[[], None]) -> Generator[None]:
         """Hold an entry's lock; call `waiting` once if another process holds it first.
 
         Raises:

@@ -31,6 +31,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from runtime.compiler.blocks import (
@@ -192,11 +193,20 @@ def _limit(micro_shards: int) -> jax.Array:
 def _vanished(encoded: Sequence[Encoded], exponents: Sequence[jax.Array]) -> jax.Array:
     """Count the sample's vanished elements, scaled to all blocks."""
     sample = jnp.concatenate([item.sample for item in encoded])
-    units = [unit[: item.sample.shape[0]] for unit, item in zip(exponents, encoded, strict=True)]
     magnitude = lax.bitcast_convert_type(sample, jnp.int32) & _MAGNITUDE_MASK
-    lost = (_round(sample, jnp.concatenate(units)) == 0.0) & (magnitude >= _SMALLEST_NORMAL)
+    units = jnp.concatenate(list(exponents))[_sample_rows(encoded)]
+    lost = (_round(sample, units) == 0.0) & (magnitude >= _SMALLEST_NORMAL)
     count = jnp.sum(lost, dtype=jnp.int32)
-    all_blocks = sum(unit.shape[0] for unit in exponents)
-    if all_blocks == sample.shape[0]:
+    n_all, n_sample = sum(len(unit) for unit in exponents), len(sample)
+    if n_all == n_sample:
         return count
-    return jnp.round(count * jnp.float32(all_blocks / sample.shape[0])).astype(jnp.int32)
+    return jnp.round(count * jnp.float32(n_all / n_sample)).astype(jnp.int32)
+
+
+def _sample_rows(encoded: Sequence[Encoded]) -> np.ndarray:
+    """Give the sampled blocks' places in the list of all blocks: one gather, not one a parameter."""
+    rows, first = [], 0
+    for item in encoded:
+        rows.append(np.arange(first, first + item.sample.shape[0], dtype=np.int32))
+        first += item.values.shape[0]
+    return np.concatenate(rows)

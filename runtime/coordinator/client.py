@@ -58,8 +58,8 @@ def _ask(run_dir: Path, message: Message) -> Message | None:
         return None
     try:
         return exchange((address.host, address.port), {**message, "token": address.token})
-    except OSError:
-        return None
+    except (OSError, CoordinationError):
+        return None  # nobody listens there any more, or a stranger who took the port over
 
 
 def read_status(run_dir: Path) -> dict[str, Any]:

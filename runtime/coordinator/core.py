@@ -12,8 +12,8 @@ is being written), then `done`, `stopped` or `failed`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 from runtime.coordinator.actions import (
     Action,
@@ -26,46 +26,18 @@ from runtime.coordinator.actions import (
     Phase,
     Send,
 )
+from runtime.coordinator.checkpointing import CheckpointDuty
 from runtime.coordinator.log import Commit
+from runtime.coordinator.members import Island, island_order
 from runtime.coordinator.plan import RunPlan
+from runtime.coordinator.reduction import Reduction
 from runtime.coordinator.shards import ShardBoard, Speed
 from runtime.coordinator.wire import Message
-
-IslandState = Literal["empty", "loading", "syncing", "active"]
-
-LOSS_UNIT = 2.0**-20
-"""Unit of the loss sums, which travel as integers so that their order does not matter."""
 
 _GATHER_TIMEOUT_S = 120.0
 _SYNC_TIMEOUT_S = 300.0
 _TICK_GAP_S = 1.0
 _RING_FAILURES = 20
-
-
-@dataclass(slots=True)
-class Island:
-    """What the coordinator knows of one connected island."""
-
-    name: str
-    pid: int
-    host: str
-    port: int
-    last_seen: float
-    state: IslandState = "empty"
-    step: int = -1
-    leaving: bool = False
-    donor: str | None = None
-    request: int = 0
-    sync_started: float = 0.0
-    shards_done: int = 0
-
-
-@dataclass(slots=True)
-class Reduction:
-    """A reduction under way: who contributes what, and who has the sum."""
-
-    shards: dict[str, list[int]]
-    sums: dict[str, Message] = field(default_factory=dict)
 
 
 class Coordinator:
@@ -88,7 +60,7 @@ class Coordinator:
         last_epoch: int,
         expected: tuple[str, ...],
         now: float,
-        known_sum: Any,
+        known_sum: Callable[[int], str | None],
     ) -> None:
         self.plan = plan
         self.phase: Phase = "gather"
@@ -102,11 +74,7 @@ class Coordinator:
         self.reduction: Reduction | None = None
         self.stopping = False
         self.error: str | None = None
-        self.checkpoint_due = False
-        self.last_checkpoint = -1
-        self._writer: str | None = None
-        self._writing_step: int | None = None
-        self._state_hashes: dict[int, str] = {}
+        self.checkpoints = CheckpointDuty()
         self._expected = set(expected)
         self._known_sum = known_sum
         self._gather_since = now
@@ -149,17 +117,17 @@ class Coordinator:
         self.islands[name] = island
         island.step = event["step"]
         self._emit("joined", island=name, pid=island.pid)
-        held = event.get("sum")
+        held, attempt = event.get("sum"), event["attempt"]
         if held is not None and self._known_sum(island.step) == held["hash"]:
             # The step was committed, and the word of it was lost with the last coordinator.
             self._send(name, "commit", step=island.step, hash_state=False, checkpoint=None)
-            island.step += 1
+            island.step, attempt = island.step + 1, 0
         if self.phase == "gather":
             self._gathered(now)
         elif self.phase == "load":
             self._start_load(island)
         elif self.phase in {"run", "finish"}:
-            self._admit(island, event, now)
+            self._admit(island, attempt)
 
     def _on_loaded(self, event: Message, now: float) -> None:
         """An island has read the newest checkpoint."""
@@ -167,7 +135,7 @@ class Coordinator:
         if island.state != "loading" or event["request"] != island.request:
             return
         island.state, island.step = "active", event["step"]
-        self.last_checkpoint = max(self.last_checkpoint, event["step"])
+        self.checkpoints.last = max(self.checkpoints.last, event["step"])
         self._check_state(event["step"], event["state_hash"], island.name)
         if any(i.state == "loading" for i in self.islands.values()):
             return
@@ -185,7 +153,7 @@ class Coordinator:
         if event["seconds"] is not None:
             self.speeds.setdefault(name, Speed()).observe(event["seconds"])
         self.islands[name].shards_done += 1
-        if self.reduction is not None or not self.board.finish(shard, name):
+        if self.reduction is not None or not self.board.finish(shard, name, now):
             self._send(name, "drop", step=self.step, attempt=self.attempt, shard=shard)
 
     def _on_cannot_reduce(self, event: Message, now: float) -> None:
@@ -247,19 +215,16 @@ class Coordinator:
             **{k: event[k] for k in ("step", "state_hash", "path", "seconds", "stall_s")},
             writer=event["island"],
         )
-        self.last_checkpoint = max(self.last_checkpoint, step)
-        self._writing_step = None
+        self.checkpoints.written(step)
         if self.phase == "finish" and step == self.step:
             self._end()
 
     def _on_checkpoint_failed(self, event: Message, now: float) -> None:
         """A checkpoint could not be written: the last one ends the run, others are tried again."""
         self._emit("checkpoint_failed", step=event["step"], error=event["error"])
-        self._writing_step = None
+        self.checkpoints.failed()
         if self.phase == "finish":
             self._fail(f"the last checkpoint cannot be written: {event['error']}")
-        else:
-            self.checkpoint_due = True
 
     def _on_leaving(self, event: Message, now: float) -> None:
         """An island has notice of its end: it gets no more shards and goes after a commit.
@@ -356,9 +321,9 @@ class Coordinator:
         if step >= self.plan.total_steps:
             self.phase = "finish"
 
-    def _admit(self, island: Island, hello: Message, now: float) -> None:
+    def _admit(self, island: Island, attempt: int) -> None:
         """Take an island into a running step: with its own state, or with a donor's."""
-        if (island.step, hello["attempt"]) == (self.step, self.attempt):
+        if (island.step, attempt) == (self.step, self.attempt):
             island.state = "active"
             self._send(island.name, "reset", step=self.step, attempt=self.attempt)
             self._new_epoch(f"{island.name} came back")
@@ -404,7 +369,7 @@ class Coordinator:
             return
         self.speeds.pop(name, None)
         self._emit("left", island=name, reason=reason)
-        self._forget_writer(name)
+        self.checkpoints.forget(name)
         was_member = name in self.members
         if was_member:
             self.members.remove(name)
@@ -416,23 +381,18 @@ class Coordinator:
         elif was_member and self.phase in {"run", "finish"}:
             self._lose_member(name, reason, now)
 
-    def _forget_writer(self, name: str) -> None:
-        if self._writer == name:
-            self._writer = None
-            if self._writing_step is not None:
-                self._writing_step, self.checkpoint_due = None, True
-
     def _lose_member(self, name: str, reason: str, now: float) -> None:
         if not self.members:
             self._reload_or_wait(now)
-        elif self.reduction is not None and set(self.members) <= set(self.reduction.sums):
+        elif self.reduction is not None and self.reduction.held_by_all(self.members):
             # Everyone left holds the whole sum already, the lost island's shards included.
             self._announce_epoch(f"{name}: {reason}")
         else:
             lost = sorted(s for s, owner in self.board.done.items() if owner == name)
             lost += self.board.held_by(name)
             self.board.forget(name)
-            self._emit("redo", step=self.step, reason="membership", shards=lost)
+            if self.phase == "run":
+                self._emit("redo", step=self.step, reason="membership", shards=lost)
             self._new_epoch(f"{name}: {reason}")
 
     def _reload_or_wait(self, now: float) -> None:
@@ -456,7 +416,7 @@ class Coordinator:
         """Announce who is in, and let the step in flight be reduced again among them."""
         self.reduction = None
         self.members = sorted(
-            (i.name for i in self.islands.values() if i.state == "active"), key=_island_order
+            (i.name for i in self.islands.values() if i.state == "active"), key=island_order
         )
         self._announce_epoch(reason)
 
@@ -485,7 +445,7 @@ class Coordinator:
                 self._maybe_reduce()
             if self.reduction is not None:
                 self._maybe_commit(now)
-        if self.phase == "finish" and self._writing_step is None and self.members:
+        if self.phase == "finish" and self.checkpoints.writing is None and self.members:
             self._final_checkpoint()
 
     def _lease(self, now: float) -> None:
@@ -518,21 +478,15 @@ class Coordinator:
 
     def _maybe_commit(self, now: float) -> None:
         reduction = self.reduction
-        if reduction is None or not set(self.members) <= set(reduction.sums):
+        if reduction is None or not reduction.held_by_all(self.members):
             return
-        sums = [reduction.sums[name] for name in self.members]
-        if len({s["hash"] for s in sums}) != 1:
-            held = ", ".join(f"{s['island']} {s['hash'][:12]}" for s in sums)
-            self._fail(f"the islands hold different sums of step {self.step}: {held}")
-        elif sums[0]["nonfinite"]:
-            self._fail(
-                f"step {self.step}: {sums[0]['nonfinite']} gradient elements are not finite; "
-                "no scale cures that: lower optimizer.lr, or look at the data of this step"
-            )
-        elif sums[0]["overflow"]:
+        problem = reduction.problem(self.step, self.members)
+        if problem is not None:
+            self._fail(problem)
+        elif reduction.overflowed(self.members):
             self._redo_larger(now)
         else:
-            self._commit(sums[0], reduction.shards, now)
+            self._commit(reduction, now)
 
     def _redo_larger(self, now: float) -> None:
         """A gradient outgrew its block's scale: the step is done again with a larger one."""
@@ -544,29 +498,28 @@ class Coordinator:
             self._send(name, "redo", step=self.step, attempt=self.attempt)
         self._lease(now)
 
-    def _commit(self, total: Message, shards: dict[str, list[int]], now: float) -> None:
-        step = self.step
-        loss = total["loss"] * LOSS_UNIT / total["tokens"]
+    def _commit(self, reduction: Reduction, now: float) -> None:
+        step, total = self.step, reduction.total(self.members)
         commit = Commit(
             step=step,
             epoch=self.epoch,
             attempt=self.attempt,
             members=tuple(self.members),
-            shards=shards,
+            shards=reduction.shards,
             sum_hash=total["hash"],
-            loss=loss,
+            loss=reduction.mean_loss(self.members),
             tokens=total["tokens"],
         )
         self._out.append(AppendCommit(commit))
         self._emit(
             "commit",
             step=step,
-            loss=loss,
+            loss=commit.loss,
             tokens=commit.tokens,
             epoch=self.epoch,
             attempt=self.attempt,
             seconds=round(now - self._step_since, 4),
-            shards=shards,
+            shards=commit.shards,
             members=list(self.members),
             sum_hash=commit.sum_hash,
             vanished=total["vanished"],
@@ -575,28 +528,16 @@ class Coordinator:
         # When every island has notice, each commit may be the last that anyone holds.
         due = (
             last
-            or self.checkpoint_due
+            or self.checkpoints.due
             or (step + 1) % self.plan.checkpoint_every == 0
             or not self._staying()
         )
-        writer = self._choose_writer() if due else None
+        writer = self.checkpoints.assign(step + 1, self._staying() or self.members) if due else None
         for name in self.members:
             self._send(name, "commit", step=step, hash_state=due, checkpoint=writer)
-        self._next_step(last, now)
+        self._next_step(now, last=last)
 
-    def _choose_writer(self) -> str | None:
-        """Give the island that writes the next checkpoint: the same one while it lives."""
-        if self._writing_step is not None:
-            self.checkpoint_due = True
-            return None
-        staying = self._staying() or self.members
-        if self._writer not in staying:
-            self._writer = staying[0]
-        self._writing_step = self.step + 1
-        self.checkpoint_due = False
-        return self._writer
-
-    def _next_step(self, last: bool, now: float) -> None:
+    def _next_step(self, now: float, *, last: bool) -> None:
         self.step += 1
         self.attempt = 0
         self._ring_failures = 0
@@ -620,33 +561,29 @@ class Coordinator:
             self.islands.pop(name)
             self.speeds.pop(name, None)
             self._emit("left", island=name, reason="notice")
-            self._forget_writer(name)
+            self.checkpoints.forget(name)
         self._new_epoch("islands left on notice")
 
     def _final_checkpoint(self) -> None:
         """Have the final state made durable, by another island where the first writer died."""
-        if self.last_checkpoint == self.step:
+        if self.checkpoints.last == self.step:
             self._end()
             return
         ready = [n for n in self.members if self.islands[n].step == self.step]
         if ready:
-            self._writer, self._writing_step = ready[0], self.step
+            self.checkpoints.reassign(self.step, ready[0])
             self._send(ready[0], "checkpoint", step=self.step)
 
     def _check_state(self, step: int, state_hash: str, island: str) -> None:
         """Compare the state hashes of all islands after one step."""
-        known = self._state_hashes.setdefault(step, state_hash)
-        if known != state_hash:
-            self._fail(
-                f"{island} has state {state_hash[:16]} after step {step}, others have {known[:16]}"
-            )
-        for old in [s for s in self._state_hashes if s < step - 64]:
-            del self._state_hashes[old]
+        problem = self.checkpoints.disagreement(step, state_hash, island)
+        if problem is not None:
+            self._fail(problem)
 
     def _end(self) -> None:
-        complete = self.step >= self.plan.total_steps and self.last_checkpoint == self.step
+        complete = self.step >= self.plan.total_steps and self.checkpoints.last == self.step
         self.phase = "done" if complete else "stopped"
-        self._emit(self.phase, step=self.step, state_hash=self._state_hashes.get(self.step))
+        self._emit(self.phase, step=self.step, state_hash=self.checkpoints.state_hash(self.step))
         self._leave_all(self.phase)
 
     def _fail(self, error: str) -> None:
@@ -687,9 +624,3 @@ class Coordinator:
 
 
 _UNBOUND = {"hello", "tick", "stop", "failure"}
-
-
-def _island_order(name: str) -> tuple[int, str]:
-    """Sort island-2 before island-10."""
-    tail = name.rsplit("-", 1)[-1]
-    return (int(tail) if tail.isdigit() else 1 << 30, name)

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from runtime.spec.errors import RunError
+
 EVENTS_FILE = "events.jsonl"
 
 
@@ -28,17 +30,29 @@ class EventWriter:
         self._fd = os.open(
             run_dir / EVENTS_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
         )
-        self._end_cut_line()
+        self._cut = self._ends_in_a_cut_line()
 
-    def _end_cut_line(self) -> None:
+    def _ends_in_a_cut_line(self) -> bool:
         size = os.fstat(self._fd).st_size
-        if size and os.pread(self._fd, 1, size - 1) != b"\n":
-            os.write(self._fd, b"\n")
+        return size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
 
     def write(self, kind: str, /, **fields: Any) -> None:
-        """Append one event with the present time."""
-        line = json.dumps({"time": round(time.time(), 4), "kind": kind, **fields})
-        os.write(self._fd, line.encode() + b"\n")
+        """Append one event with the present time.
+
+        Raises:
+            RunError: the disk took no more, or only a part, which the reader then leaves out.
+        """
+        event = json.dumps({"time": round(time.time(), 4), "kind": kind, **fields})
+        line = event.encode() + b"\n"
+        if self._cut:
+            line = b"\n" + line
+        try:
+            written = os.write(self._fd, line)
+        except OSError as error:
+            raise RunError(f"{EVENTS_FILE}: cannot be written ({error.strerror})") from None
+        self._cut = written != len(line)
+        if self._cut:
+            raise RunError(f"{EVENTS_FILE}: the disk is full")
 
     def close(self) -> None:
         """Close the file."""

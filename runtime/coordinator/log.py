@@ -12,10 +12,12 @@ import sqlite3
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from runtime.spec.errors import CoordinationError, RunError
 
 LOG_FILE = "log.sqlite"
+_MAGIC = b"SQLite format 3\0"
 _SCHEMA_VERSION = 1
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS commits (
@@ -69,23 +71,68 @@ class CommitLog:
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         uri = f"file:{path}?mode={'ro' if read_only else 'rwc'}"
+        self._path = path
+        self._check_begin()
         try:
             self._db = sqlite3.connect(uri, uri=True, isolation_level=None)
-            if not read_only:
-                self._prepare()
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        except sqlite3.DatabaseError as error:
+        except sqlite3.Error as error:
+            raise RunError(f"{path}: cannot be opened ({error})") from None
+        try:
+            self._open(read_only=read_only)
+        except sqlite3.Error as error:
+            self._db.close()
             raise RunError(f"{path}: cannot be read as a commit log ({error})") from None
-        if version != _SCHEMA_VERSION:
-            raise RunError(f"{path}: log version {version}, this luma reads {_SCHEMA_VERSION}")
+        except RunError:
+            self._db.close()
+            raise
 
-    def _prepare(self) -> None:
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=FULL")
+    def _check_begin(self) -> None:
+        """Refuse a few bytes of something else, which SQLite takes for an empty database."""
+        try:
+            with self._path.open("rb") as file:
+                begin = file.read(len(_MAGIC))
+        except OSError:
+            return  # missing, or what SQLite will say of it
+        if begin and begin != _MAGIC:
+            raise RunError(f"{self._path}: cannot be read as a commit log (no database)")
+
+    def _open(self, *, read_only: bool) -> None:
+        version = self._version()
+        if version == 0 and not read_only:
+            self._create()
+            version = self._version()
+        if version != _SCHEMA_VERSION:
+            raise RunError(
+                f"{self._path}: log version {version}, this luma reads {_SCHEMA_VERSION}",
+                remedy="start the job again in a new run folder",
+            )
+        # A cut or overwritten page shows here, not in the middle of a run.
+        (damage,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+        if damage != "ok":
+            raise RunError(f"{self._path}: the commit log is damaged ({damage})")
+        if not read_only:
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+
+    def _version(self) -> int:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            self._db.executescript(_SCHEMA)
-            self._db.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
+        return int(version)
+
+    def _create(self) -> None:
+        """Make the tables, unless the file is a database of something else."""
+        (tables,) = self._db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        if tables:
+            raise RunError(f"{self._path}: a database, but not a commit log")
+        self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={_SCHEMA_VERSION}; COMMIT;")
+
+    def _execute(self, statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+        try:
+            return self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            raise CoordinationError(
+                f"{self._path}: the commit log cannot be used ({error})",
+                remedy="free some disk space, then `luma launch --resume`",
+            ) from None
 
     def close(self) -> None:
         """Close the file."""
@@ -93,12 +140,12 @@ class CommitLog:
 
     def last_step(self) -> int:
         """Give the highest committed step, -1 when there is none."""
-        (step,) = self._db.execute("SELECT COALESCE(MAX(step), -1) FROM commits").fetchone()
+        (step,) = self._execute("SELECT COALESCE(MAX(step), -1) FROM commits").fetchone()
         return int(step)
 
     def sum_hash(self, step: int) -> str | None:
         """Give the hash of a committed step's sum, or None when it is not committed."""
-        row = self._db.execute("SELECT sum_hash FROM commits WHERE step = ?", (step,)).fetchone()
+        row = self._execute("SELECT sum_hash FROM commits WHERE step = ?", (step,)).fetchone()
         return None if row is None else str(row[0])
 
     def append(self, commit: Commit) -> bool:
@@ -115,7 +162,7 @@ class CommitLog:
             raise CoordinationError(
                 f"step {commit.step} cannot follow step {self.last_step()} in the commit log"
             )
-        self._db.execute(
+        self._execute(
             "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 commit.step,
@@ -138,14 +185,14 @@ class CommitLog:
                 f"{commit.sum_hash}; a recomputed step must have the same bits",
                 remedy="run on the same chip class, artifact and data as before",
             )
-        self._db.execute(
+        self._execute(
             "INSERT INTO recommits VALUES (?, ?, ?)", (commit.step, commit.epoch, time.time())
         )
         return False
 
     def commits(self) -> list[Commit]:
         """Give every committed step in order."""
-        rows = self._db.execute(
+        rows = self._execute(
             "SELECT step, epoch, attempt, members, shards, sum_hash, loss, tokens"
             " FROM commits ORDER BY step"
         )
@@ -165,18 +212,18 @@ class CommitLog:
 
     def recommit_count(self) -> int:
         """Give how many committed steps were computed a second time, with the same bits."""
-        (count,) = self._db.execute("SELECT COUNT(*) FROM recommits").fetchone()
+        (count,) = self._execute("SELECT COUNT(*) FROM recommits").fetchone()
         return int(count)
 
     def append_epoch(self, epoch: int, members: list[str]) -> None:
         """Record a membership epoch before it is announced."""
-        self._db.execute(
+        self._execute(
             "INSERT INTO epochs VALUES (?, ?, ?)", (epoch, json.dumps(members), time.time())
         )
 
     def last_epoch(self) -> tuple[int, list[str]]:
         """Give the newest membership epoch and its members; epoch 0 when there is none."""
-        row = self._db.execute(
+        row = self._execute(
             "SELECT epoch, members FROM epochs ORDER BY epoch DESC LIMIT 1"
         ).fetchone()
         return (0, []) if row is None else (int(row[0]), list(json.loads(row[1])))
@@ -187,20 +234,16 @@ class CommitLog:
         Raises:
             CoordinationError: that state has another hash in the log.
         """
-        row = self._db.execute(
-            "SELECT state_hash FROM checkpoints WHERE step = ?", (step,)
-        ).fetchone()
+        row = self._execute("SELECT state_hash FROM checkpoints WHERE step = ?", (step,)).fetchone()
         if row is not None and row[0] != state_hash:
             raise CoordinationError(
                 f"the state after step {step} has hash {state_hash}, the log holds {row[0]}"
             )
-        self._db.execute(
+        self._execute(
             "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?)",
             (step, state_hash, path, time.time()),
         )
 
     def checkpoints(self) -> list[tuple[int, str, str]]:
         """Give (applied steps, state hash, path) of each recorded checkpoint in order."""
-        return list(
-            self._db.execute("SELECT step, state_hash, path FROM checkpoints ORDER BY step")
-        )
+        return list(self._execute("SELECT step, state_hash, path FROM checkpoints ORDER BY step"))

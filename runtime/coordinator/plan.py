@@ -72,6 +72,8 @@ class RunPlan:
         schedule: the learning-rate schedule.
         sample_count: samples in the prepared data.
         data_digest: digest of the prepared data.
+        stored_constants: names in `constants.safetensors` that a checkpoint's weight file holds
+            too: frozen parameters and persistent buffers of a whole model.
     """
 
     total_steps: int
@@ -94,6 +96,7 @@ class RunPlan:
     schedule: SchedulePlan
     sample_count: int
     data_digest: str
+    stored_constants: tuple[str, ...] = ()
 
     def write(self, run_dir: Path) -> None:
         """Write `plan.json` into `run_dir`, whole or not at all."""
@@ -119,6 +122,8 @@ class RunPlan:
             ) from None
         except ValueError as error:
             raise RunError(f"{path}: not valid JSON ({error})") from None
+        if not isinstance(document, dict):
+            raise RunError(f"{path}: holds no object")
         version = document.pop("format", None)
         if version != PLAN_FORMAT:
             raise RunError(
@@ -133,6 +138,7 @@ def _plan_from(document: dict[str, Any], path: Path) -> RunPlan:
         optimizer = document.pop("optimizer")
         schedule = document.pop("schedule")
         optimizer["betas"] = tuple(optimizer["betas"])
+        document["stored_constants"] = tuple(document.get("stored_constants", ()))
         return RunPlan(
             **document, optimizer=OptimizerPlan(**optimizer), schedule=SchedulePlan(**schedule)
         )

@@ -89,7 +89,7 @@ class CoordinatorServer:
     async def _linger(self) -> None:
         """Give the islands a moment to read `exit` and to go by themselves."""
         deadline = time.monotonic() + _LINGER_S
-        while self._connections and time.monotonic() < deadline:
+        while self._connections and time.monotonic() < deadline:  # noqa: ASYNC110 - at exit only
             await asyncio.sleep(_TICK_S / 2)
         for writer in list(self._connections.values()):
             writer.close()
@@ -122,7 +122,8 @@ class CoordinatorServer:
                 await writer.wait_closed()
 
     def _knows(self, message: Message) -> bool:
-        return secrets.compare_digest(str(message.get("token", "")), self._token)
+        shown = str(message.get("token", "")).encode(errors="replace")
+        return secrets.compare_digest(shown, self._token.encode())
 
     async def _answer(self, message: Message, writer: asyncio.StreamWriter) -> None:
         if message["type"] == "stop":
@@ -148,29 +149,33 @@ class CoordinatorServer:
         if before is not None:
             before.close()
         self._connections[name] = writer
-        self._take(hello)
-        while self._connections.get(name) is writer:
-            message = await wire.receive(reader)
-            if message is None:
-                break
-            if self._connections.get(name) is not writer:
-                return  # closed while the message was under way: it counts no more
-            self._take({**message, "island": name})
-        if self._connections.get(name) is writer:
-            del self._connections[name]
-            self._take({"type": "lost", "island": name, "reason": "connection closed"})
+        reason = "it broke the protocol"
+        try:
+            self._take({**hello, "island": name})
+            while (message := await wire.receive(reader)) is not None:
+                if self._connections.get(name) is not writer:
+                    return  # closed while the message was under way: it counts no more
+                self._take({**message, "island": name})
+            reason = "connection closed"
+        finally:
+            if self._connections.get(name) is writer:
+                del self._connections[name]
+                self._take({"type": "lost", "island": name, "reason": reason})
 
     def _take(self, event: Message) -> None:
         if self._finished.is_set():
             return
-        actions = self._core.handle(event, time.monotonic())
         try:
-            for action in actions:
+            for action in self._core.handle(event, time.monotonic()):
                 self._carry_out(action)
         except LumaError as error:
-            for action in self._core.handle(
-                {"type": "failure", "error": error.diagnostics()}, time.monotonic()
-            ):
+            self._give_up(error)
+
+    def _give_up(self, error: LumaError) -> None:
+        """End the run with what went wrong, even where that cannot be written down any more."""
+        failure = {"type": "failure", "error": error.diagnostics()}
+        for action in self._core.handle(failure, time.monotonic()):
+            with contextlib.suppress(LumaError):
                 self._carry_out(action)
 
     def _carry_out(self, action: Action) -> None:

@@ -40,7 +40,8 @@ class ShardBoard:
 
     Attributes:
         unstarted: shards that nobody has, in order.
-        running: for each leased shard, the islands that have it and when they got it (seconds).
+        running: for each leased shard, the islands that have it, and since when each of them has
+            been at it or waited for it at most (seconds).
         done: for each finished shard, the island whose result counts.
     """
 
@@ -68,11 +69,12 @@ class ShardBoard:
         """Give the unfinished shards that an island has leases for."""
         return [s for s, holders in self.running.items() if island in holders]
 
-    def finish(self, shard: int, island: str) -> bool:
+    def finish(self, shard: int, island: str, now: float) -> bool:
         """Take a result; False when another island's result for the shard already counts."""
-        holders = self.running.pop(shard, {})
+        self.running.pop(shard, None)
+        for queued in self.held_by(island):
+            self.running[queued][island] = now  # it starts on the next one only now
         if shard in self.done:
-            holders.pop(island, None)
             return self.done[shard] == island
         if shard in self.unstarted:
             self.unstarted.remove(shard)
@@ -135,17 +137,19 @@ class ShardBoard:
         return False
 
     def _busy_for(self, island: str, now: float, speed: Speed) -> float:
+        """Estimate when an island will have done what it holds, in seconds from now.
+
+        A shard that is overdue is expected to take as long again as it is late, so that the rest of
+        the step does not wait for an island that used to be fast.
+        """
         per_shard = speed.seconds_per_shard or 0.0
         held = self.held_by(island)
         if not held:
             return 0.0
         oldest = min(self.running[shard][island] for shard in held)
-        elapsed = min(now - oldest, per_shard)
-        return len(held) * per_shard - elapsed
+        return (len(held) - 1) * per_shard + abs(per_shard - (now - oldest))
 
-    def _worth_a_second_run(
-        self, island: str, now: float, speeds: dict[str, Speed]
-    ) -> int | None:
+    def _worth_a_second_run(self, island: str, now: float, speeds: dict[str, Speed]) -> int | None:
         mine = speeds[island].seconds_per_shard
         if mine is None or self.held_by(island):
             return None

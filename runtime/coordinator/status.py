@@ -24,7 +24,7 @@ def status(core: Coordinator) -> dict[str, Any]:
             }
             for island in core.islands.values()
         ],
-        "last_checkpoint": core.last_checkpoint,
+        "last_checkpoint": core.checkpoints.last,
         "error": core.error,
     }
 

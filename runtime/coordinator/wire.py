@@ -38,7 +38,7 @@ def encode(message: Message) -> bytes:
 def _decode(body: bytes) -> Message:
     try:
         message = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise CoordinationError("a frame does not hold JSON") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise CoordinationError("a frame does not hold an object with a string field 'type'")

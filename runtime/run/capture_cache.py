@@ -2,9 +2,10 @@
 
 An entry holds the graph package, the lifted constants (small tensors of the graph, no weights) and
 the record of the gradient check that the capture passed. Its key covers all that a graph depends
-on: the model's files or the Python modules that define it, the adapter, the shapes, the versions
-of torch and transformers, and the capture code itself. Weights are part of the key only because
-they are part of the model's files: the graph has none.
+on: the model's files, or the function and the Python modules that define it with the configuration,
+tensors and plain attributes of what it gave; the adapter, the shapes, the versions of torch and
+transformers, and the capture code itself. Weights are part of the key only because they are part
+of the model's files: the graph has none.
 
 An entry that cannot be read, or does not fit the model that was loaded, is captured anew.
 """
@@ -196,6 +197,7 @@ def _key(spec: JobSpec, loaded: LoadedModel) -> str:
         "versions": [version(name) for name in ("torch", "transformers", "peft")],
         "python": sys.version,
         "model": _model_files(spec, loaded),
+        "built": None if loaded.hf_dir is not None else _built(spec.model.source, loaded.model),
         "capture": [_file_digest(path) for path in _capture_sources()],
     }
     return blake3(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -214,6 +216,39 @@ def _model_files(spec: JobSpec, loaded: LoadedModel) -> list[tuple[str, str]]:
     own = (path for path in paths if path.suffix == ".py" and "site-packages" not in path.parts)
     unique = sorted({path.resolve() for path in own})
     return [(path.name, _file_digest(path)) for path in unique]
+
+
+def _built(source: str, model: Any) -> dict[str, Any]:
+    """Give what a function's model is beside its weights.
+
+    Its file may define several models, and the function may read files or variables that nobody
+    knows of: two models that differ in a size, a constant or in what is frozen are never one.
+    """
+    config = getattr(model, "config", None)
+    settings = config.to_dict() if hasattr(config, "to_dict") else None
+    return {
+        "function": source.rpartition(":")[2],
+        "config": json.dumps(settings, sort_keys=True, default=str),
+        "modules": [
+            (name, type(module).__qualname__, module.extra_repr(), _plain_attributes(module))
+            for name, module in model.named_modules()
+        ],
+        "tensors": [
+            (name, str(tensor.dtype), list(tensor.shape), tensor.requires_grad)
+            for named in (model.named_parameters(), model.named_buffers())
+            for name, tensor in named
+        ],
+        "saved": sorted(model.state_dict()),
+    }
+
+
+def _plain_attributes(module: Any) -> dict[str, Any]:
+    plain = (bool, int, float, str, type(None))
+    return {
+        name: repr(value)
+        for name, value in sorted(vars(module).items())
+        if isinstance(value, plain) and not name.startswith("_")
+    }
 
 
 def _capture_sources() -> list[Path]:

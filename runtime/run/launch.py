@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runtime.coordinator.client import read_status
-from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan
-from runtime.plan import LocalPlan, check_fit, make_local_plan, measure_machine
-from runtime.run.build import Built, build
+from runtime.coordinator.plan import RunPlan
+from runtime.plan import LocalPlan, check_fit
+from runtime.run.build import build
 from runtime.run.certificate import Certificate, certify
 from runtime.run.chaos import Fault, check_faults
 from runtime.run.files import disk_errors
@@ -37,15 +37,11 @@ from runtime.run.folder import (
 )
 from runtime.run.history import History
 from runtime.run.interrupt import StopSwitch
-from runtime.run.machine import machine_description, software_versions
 from runtime.run.progress import Reporter, SilentReporter
 from runtime.run.reference import prepare_reference, reference_hash, run_reference
+from runtime.run.run_plan import TRAINING_TARGET, run_plan, run_record, show_plan
 from runtime.run.supervisor import FleetOptions, Outcome, Supervisor
 from runtime.spec import JobSpec, RunError, SpecError
-
-_TRAINING_TARGET = "cpu"
-_CHECKPOINT_S = 60.0
-"""With `checkpoint.every: auto`, about so long between two checkpoints."""
 
 _ORPHAN_WAIT_S = 15.0
 
@@ -126,7 +122,7 @@ def launch(
                 capture_only=False,
                 reporter=reporter,
             )
-            plan = _plan(spec, built)
+            plan = show_plan(spec, built)
             check_faults(options.faults, islands=spec.resources.islands, total_steps=plan.steps)
             reporter.rows("plan", plan.lines())
             check_fit(plan)
@@ -134,8 +130,8 @@ def launch(
                 return LaunchResult(folder=builder.folder, outcome="declined", certificate=None)
             with disk_errors(builder.folder.path):
                 shutil.copyfile(job_file, builder.folder.job_file)
-            _run_plan(spec, built, plan).write(builder.folder.path)
-            folder = builder.commit(_record(spec, job_file, built, plan))
+            run_plan(spec, built, plan).write(builder.folder.path)
+            folder = builder.commit(run_record(spec, job_file, built, plan))
         if builder.moved_aside is not None:
             reporter.stage(f"an older run was moved aside to {builder.moved_aside}")
         reporter.stage(f"run folder {folder.path}")
@@ -250,7 +246,7 @@ def _check_trainable(spec: JobSpec) -> None:
         SpecError: the job has no CPU target, or a secret has no value.
     """
     problems = []
-    if _TRAINING_TARGET not in spec.compile.targets:
+    if TRAINING_TARGET not in spec.compile.targets:
         problems.append(
             f"compile.targets: {list(spec.compile.targets)} lacks 'cpu', the target of this machine"
         )
@@ -261,82 +257,6 @@ def _check_trainable(spec: JobSpec) -> None:
     ]
     if problems:
         raise SpecError("\n".join(problems))
-
-
-def _plan(spec: JobSpec, built: Built) -> LocalPlan:
-    train, resources = spec.train, spec.resources
-    return make_local_plan(
-        built.payloads[_TRAINING_TARGET],
-        measure_machine(),
-        islands=resources.islands,
-        threads_per_island=resources.threads_per_island,
-        micro_shards=train.micro_shards,
-        tokens_per_step=train.samples_per_step * train.seq_len,
-        steps=spec.total_steps(built.prepared["data"]["count"]),
-    )
-
-
-def _run_plan(spec: JobSpec, built: Built, plan: LocalPlan) -> RunPlan:
-    train, optimizer, artifact = spec.train, spec.train.optimizer, built.artifact
-    return RunPlan(
-        total_steps=plan.steps,
-        micro_shards=train.micro_shards,
-        micro_batch=train.micro_batch,
-        seed=train.seed,
-        islands=plan.islands,
-        min_islands=spec.resources.min_workers,
-        threads_per_island=plan.threads_per_island,
-        heartbeat_timeout_s=spec.recovery.heartbeat_timeout_s,
-        checkpoint_every=_checkpoint_every(spec, plan),
-        keep=train.checkpoint.keep,
-        target=_TRAINING_TARGET,
-        artifact="artifact.luma",
-        signer_file="signer.pem",
-        key_file=artifact["key_file"],
-        job_digest=spec.digest(),
-        headroom=train.headroom,
-        optimizer=OptimizerPlan(
-            lr=optimizer.lr,
-            betas=optimizer.betas,
-            eps=optimizer.eps,
-            weight_decay=optimizer.weight_decay,
-            grad_clip=optimizer.grad_clip or 0.0,
-        ),
-        schedule=SchedulePlan(
-            kind=train.schedule.kind,
-            warmup_steps=train.schedule.warmup_steps,
-            min_lr_ratio=train.schedule.min_lr_ratio,
-        ),
-        sample_count=built.prepared["data"]["count"],
-        data_digest=built.prepared["data"]["digest"],
-    )
-
-
-def _checkpoint_every(spec: JobSpec, plan: LocalPlan) -> int:
-    every = spec.train.checkpoint.every
-    if every == "auto":
-        every = round(_CHECKPOINT_S / max(plan.step_seconds, 1e-3))
-    return max(1, min(every, plan.steps))
-
-
-def _record(spec: JobSpec, job_file: Path, built: Built, plan: LocalPlan) -> dict[str, Any]:
-    """Give what `run.json` says: nothing secret, all that certificate and resume need."""
-    return {
-        "name": spec.name,
-        "job_file": str(job_file.resolve()),
-        "model_name": spec.service.model_name or spec.name,
-        "port": spec.service.port,
-        "artifact": built.artifact,
-        "compiled": sorted(set(built.payloads) - set(built.cached)),
-        "capture": built.prepared["capture"],
-        "data": built.prepared["data"],
-        "initial_state_hash": built.prepared["state_hash"],
-        "plan": plan.to_json(),
-        "max_restarts": spec.recovery.max_restarts,
-        "envs": dict(spec.envs),
-        "versions": software_versions(),
-        "machine": machine_description(),
-    }
 
 
 def _wait_for_orphans(folder: RunFolder) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.run.folder import RunFolder
 from runtime.run.stage import Progress, run_stage, serve_stage
-from runtime.spec import JobSpec
+from runtime.spec import DataError, JobSpec
 
 if TYPE_CHECKING:
     from runtime.run.capture_cache import Captured
@@ -39,8 +39,9 @@ def prepare(
 
     Returns:
         `capture`: {cached, seconds, gradient_error, nodes, ops, parameters}; and unless
-        `capture_only`, `data`: {count, seq_len, digest, supervised_tokens} and `state_hash` of
-        the initial state.
+        `capture_only`, `data`: {count, seq_len, digest, supervised_tokens}, `state_hash` of
+        the initial state, and `stored_constants`, the names of the constants that belong into
+        every checkpoint's weight file.
 
     Raises:
         LumaError: the job, the model or the data is wrong.
@@ -86,7 +87,9 @@ def _prepare_training(
     progress("tokenising the data")
     data = prepare_data(spec, captured.tokenizer, folder.data_dir, progress)
     progress(f"data: {data.count:,} samples of {data.seq_len} tokens")
-    state_hash = _write_initial_state(spec, captured, folder)
+    _check_vocabulary(spec, captured, data.largest_token)
+    _check_vocabulary(captured.model, data.largest_token)
+    state_hash, stored = _write_initial_state(spec, captured, folder)
     return {
         "data": {
             "count": data.count,
@@ -95,11 +98,52 @@ def _prepare_training(
             "supervised_tokens": data.supervised_tokens,
         },
         "state_hash": state_hash,
+        "stored_constants": stored,
     }
 
 
-def _write_initial_state(spec: JobSpec, captured: Captured, folder: RunFolder) -> str:
-    """Write the state before step 0: the loaded weights, zero moments, no block seen yet."""
+def _check_vocabulary(model: Any, largest_token: int) -> None:
+    """Refuse tokens that the model has no embedding for: a compiled look-up would clamp them.
+
+    Raises:
+        DataError: the data holds a token id outside the model's vocabulary.
+    """
+    embeddings = getattr(model, "get_input_embeddings", lambda: None)()
+    rows = getattr(getattr(embeddings, "weight", None), "shape", (None,))[0]
+    if rows is not None and largest_token >= rows:
+        raise DataError(
+            f"data.source: holds token {largest_token}, the model knows tokens 0 to {rows - 1}",
+            remedy="use the model's own tokenizer, or a model with a larger vocabulary (a model"
+            " without a tokenizer is trained on bytes and needs 257)",
+        )
+
+
+def _check_vocabulary(spec: JobSpec, captured: Captured, largest: int) -> None:
+    """Refuse tokens that the model has no row for: a compiled gather would clamp them silently.
+
+    Raises:
+        DataError: the data holds such a token.
+    """
+    from runtime.compiler.capture import vocabulary
+
+    size = vocabulary(captured.model)
+    if largest >= size:
+        which = "its tokenizer" if captured.tokenizer is not None else "bytes, and 256 as an end,"
+        raise DataError(
+            f"data.source: the samples hold token {largest}, and the model's vocabulary is {size}; "
+            f"the data was tokenised by {which}",
+            remedy=f"give '{spec.model.source}' a vocabulary of at least {largest + 1}",
+        )
+
+
+def _write_initial_state(
+    spec: JobSpec, captured: Captured, folder: RunFolder
+) -> tuple[str, list[str]]:
+    """Write the state before step 0: the loaded weights, zero moments, no block seen yet.
+
+    Returns:
+        The state's hash, and the names of the constants in the weight file.
+    """
     from runtime.agent.checkpoint import write_checkpoint, write_constants
     from runtime.agent.state import initial_state
     from runtime.compiler.fixed_point import n_blocks
@@ -122,7 +166,7 @@ def _write_initial_state(spec: JobSpec, captured: Captured, folder: RunFolder) -
         constants=stored,
         threads=0,
     )
-    return info.state_hash
+    return info.state_hash, sorted(stored)
 
 
 if __name__ == "__main__":

@@ -94,14 +94,21 @@ def serve_stage(work: Callable[[dict[str, Any], Progress], dict[str, Any]]) -> N
     except LumaError as error:
         answer({"error": _describe(error)})
     except OSError as error:
-        traceback.print_exc()
+        _log_traceback()
         where = error.filename or request.get("folder", "")
         answer({"error": _describe(disk_error(Path(str(where)), error))})
     except Exception as error:  # noqa: BLE001 - reported, and its traceback goes to the log
-        traceback.print_exc()
+        _log_traceback()
         answer({"crash": f"{type(error).__name__}: {error}"})
     else:
         answer({"result": result})
+
+
+def _log_traceback() -> None:
+    # The log may lie on the very disk that is full: then the answer alone must do.
+    with contextlib.suppress(OSError):
+        traceback.print_exc()
+        sys.stderr.flush()
 
 
 def _end_with_parent() -> None:

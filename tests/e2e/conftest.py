@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ class Workplace:
     """A home of keys and caches, and a folder of runs."""
 
     path: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of every process of this place."""
+        return {**os.environ, "LUMA_HOME": str(self.path / "home"), "NO_COLOR": "1"}
 
     def luma(
         self, *arguments: str | Path, timeout: float = 420

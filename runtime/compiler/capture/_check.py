@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
-from runtime.compiler.capture._attention import AttentionCalls
+from runtime.compiler.capture._attention import AttentionCalls, base_model
 from runtime.compiler.capture._batches import Batch, documents
 from runtime.compiler.capture._dropout import keyed_dropout
 from runtime.compiler.capture._names import ModelTensor
@@ -169,10 +170,19 @@ def _whole(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 def _documents(model: nn.Module, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
     """Give (logits, labels) of each document of a packed batch, run alone."""
     for row, begin, end in documents(batch["segment_ids"]):
-        given = {
-            name: batch[name][row : row + 1, begin:end] for name in ("input_ids", "position_ids")
-        }
-        yield call_model(model, given), batch["labels"][row : row + 1, begin:end]
+        one = {name: value[row : row + 1, begin:end] for name, value in batch.items()}
+        yield call_model(model, _one_document(model, one)), one["labels"]
+
+
+def _one_document(model: nn.Module, rows: Batch) -> Batch:
+    """Give what the untouched model takes for rows of one document each.
+
+    Hugging Face's attention knows no segment ids; a module of the user's own may ask for them.
+    """
+    given = {name: rows[name] for name in ("input_ids", "position_ids")}
+    if "segment_ids" in rows and not isinstance(base_model(model), PreTrainedModel):
+        given["segment_ids"] = torch.ones_like(rows["input_ids"])
+    return given
 
 
 def _compare(
@@ -240,8 +250,7 @@ def _check_forward(checked: Checked, key: Tensor) -> float:
         plain["segment_ids"] = torch.ones_like(ids)
     checked.model.eval()
     with torch.no_grad():
-        given = {name: plain[name] for name in ("input_ids", "position_ids")}
-        expected = call_model(checked.model, given)
+        expected = call_model(checked.model, _one_document(checked.model, plain))
     found = checked.run("forward", plain, key)["logits"]
     error = float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
     if not error <= TOLERANCE:

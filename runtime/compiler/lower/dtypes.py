@@ -62,7 +62,7 @@ def run_integer(value: int) -> int:
     if _INT32.min <= value <= _INT32.max:
         return value
     if value in (_INT64.min, _INT64.max):
-        return int(_INT32.min if value < 0 else _INT32.max)
+        return _INT32.min if value < 0 else _INT32.max
     message = f"integer constant {value} does not fit in int32, the integers of compiled programs"
     raise LoweringError(message)
 
@@ -122,4 +122,8 @@ def _number_dtype(value: Scalar) -> Any:
 
 def _cast(value: Array | Scalar, dtype: Any) -> Array:
     # numpy wraps a Python number that does not fit, as torch does; jax refuses it.
-    return value.astype(dtype) if isinstance(value, Array) else jnp.asarray(np.array(value).astype(dtype))
+    return (
+        value.astype(dtype)
+        if isinstance(value, Array)
+        else jnp.asarray(np.array(value).astype(dtype))
+    )

@@ -18,7 +18,7 @@ import runtime.compiler.lower.ops  # noqa: F401 (registers every lowering)
 from runtime.compiler.graph import DType, Graph, Input, Node, Ref, TensorType, Value
 from runtime.compiler.lower.dtypes import has_run_dtype, run_dtype, run_integer
 from runtime.compiler.lower.registry import Lowering, find_lowering
-from runtime.spec import LumaError, LoweringError
+from runtime.spec import LoweringError, LumaError
 
 LoweredGraph: TypeAlias = Callable[[Sequence[Any]], list[jax.Array]]
 

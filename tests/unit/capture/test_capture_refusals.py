@@ -171,3 +171,33 @@ def test_a_forward_without_logits_is_refused():
 def test_a_model_without_an_embedding_is_refused():
     with pytest.raises(CaptureError, match="vocabulary"):
         capture(nn.Linear(2, 2), micro_batch=1, seq_len=4)
+
+
+class Attentive(nn.Module):
+    """A causal LM of its own, over torch's attention, that knows documents."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(40, 16)
+        self.places = nn.Embedding(32, 16)
+        self.qkv = nn.Linear(16, 48)
+        self.head = nn.Linear(16, 40)
+
+    def forward(self, input_ids, position_ids, segment_ids):
+        x = self.embedding(input_ids) + self.places(position_ids)
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        mask = causal & (segment_ids[:, None, :, None] == segment_ids[:, None, None, :])
+        out = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.head(x + out.transpose(1, 2).flatten(2))
+
+
+def test_a_module_of_its_own_with_torch_attention_is_captured_with_packing():
+    captured = capture(Attentive(), micro_batch=2, seq_len=16, packing=True)
+    assert captured.attention.startswith("math form")
+    assert captured.check.worst_relative_gradient_error < 1e-5
+
+
+def test_a_forward_with_other_parameters_is_refused():
+    with pytest.raises(CaptureError, match="segment_ids"):
+        capture(Attentive(), micro_batch=2, seq_len=16)

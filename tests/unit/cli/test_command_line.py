@@ -191,7 +191,11 @@ def test_check_tells_which_check_failed_as_json_too(capsys, tmp_path):
 
 def test_a_model_that_is_not_there_is_named_before_anything_is_made(capsys, tmp_path):
     job = tmp_path / "job.yaml"
-    text = TEN_MISTAKES.split("train:", maxsplit=1)[0].replace("bad name", "fine").replace("fp7", "fp32")
+    text = (
+        TEN_MISTAKES.split("train:", maxsplit=1)[0]
+        .replace("bad name", "fine")
+        .replace("fp7", "fp32")
+    )
     text = text.replace("{seal: L9, targets: [abacus]}", "{seal: L0}")
     job.write_text(
         text + "train: {steps: 1, micro_shards: 1, micro_batch: 1, seq_len: 8,"

@@ -53,9 +53,7 @@ def test_forward_and_backward_equal_the_reference(
     options = (arrays["segments"], _SCALE, *rule)
     qkv = [arrays[name] for name in "qkv"]
     out, lse = jax.jit(lambda *x: xla.attention(*x, *options))(*qkv)
-    grads = jax.jit(lambda *x: xla.attention_backward(*x, *options))(
-        arrays["grad"], *qkv, out, lse
-    )
+    grads = jax.jit(lambda *x: xla.attention_backward(*x, *options))(arrays["grad"], *qkv, out, lse)
     torch_options = (_as_torch(arrays["segments"]), _SCALE, *rule)
     torch_qkv = [_as_torch(x) for x in qkv]
     want_out, want_lse = reference.attention(*torch_qkv, *torch_options)
@@ -111,7 +109,9 @@ def test_large_scores_do_not_overflow() -> None:
     np.testing.assert_array_equal(np.ravel(lse), [600.0, 600.0, 600.0])
 
 
-@pytest.mark.parametrize(("seq_len", "window"), itertools.product((1, 128, 129, 1000, 4096), (0, 1, 200)))
+@pytest.mark.parametrize(
+    ("seq_len", "window"), itertools.product((1, 128, 129, 1000, 4096), (0, 1, 200))
+)
 def test_blocks_cover_each_query_and_every_key_it_sees(seq_len: int, window: int) -> None:
     """Blocks follow each other without gaps, at most eight, and hold all visible keys."""
     rule = xla._Rule(scale=1.0, causal=True, window=window, softcap=0.0)

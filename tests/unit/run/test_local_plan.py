@@ -60,12 +60,12 @@ def test_memory_is_each_islands_peak_and_one_writers_buffers():
 
 
 def test_a_plan_that_does_not_fit_is_refused_with_how_many_would():
-    tight = plan(3, memory=5 * GIB)
+    tight = plan(3, memory=8 * GIB)
     assert not tight.fits
     with pytest.raises(CapacityError, match="3 islands need") as caught:
         check_fit(tight)
     assert "--islands 2" in caught.value.diagnostics()
-    check_fit(plan(2, memory=5 * GIB))
+    check_fit(plan(2, memory=8 * GIB))
 
 
 def test_a_machine_too_small_for_one_island_gets_another_remedy():

@@ -62,7 +62,7 @@ def leaky_relu(x: Array, slope: float = 0.01) -> Array:
 
 
 @op("aten.leaky_relu_backward.default")
-def leaky_relu_backward(grad: Array, x: Array, slope: float, _is_result: bool) -> Array:  # noqa: FBT001
+def leaky_relu_backward(grad: Array, x: Array, slope: float, _is_result: bool) -> Array:
     """Give the gradient of leaky_relu; x and its result have the same sign."""
     return jnp.where(x > 0, grad, grad * slope)
 

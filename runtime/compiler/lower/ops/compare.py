@@ -58,7 +58,8 @@ def right_shift(x: Array, bits: Array | Scalar) -> Array:
 @op("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
 def where(condition: Array, x: Array | Scalar, y: Array | Scalar) -> Array:
     """Take x where the condition holds, else y."""
-    return jnp.where(condition, *promote(x, y))
+    x, y = promote(x, y)
+    return jnp.where(condition, x, y)
 
 
 @op("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")

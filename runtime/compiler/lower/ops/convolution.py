@@ -23,7 +23,7 @@ def convolution(
     padding: Sizes,
     dilation: Sizes,
     transposed: bool,
-    output_padding: Sizes,  # noqa: ARG001
+    output_padding: Sizes,
     groups: int,
 ) -> Array:
     """Convolve x [batch, in, *space] with weight [out, in / groups, *kernel].
@@ -63,7 +63,7 @@ def convolution_backward(
     output_padding: Sizes,
     groups: int,
     output_mask: tuple[bool, bool, bool],
-) -> tuple[Array | None, Array | None, Array | None]:
+) -> tuple[Array | None, ...]:
     """Give the gradients of the input, weight and bias, each only where the mask asks for it."""
 
     def forward(x: Array, weight: Array) -> Any:

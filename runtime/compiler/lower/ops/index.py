@@ -44,21 +44,23 @@ def index_select(x: Array, dim: int, index: Array) -> Array:
 def embedding(
     table: Array,
     indices: Array,
-    padding_idx: int = -1,  # noqa: ARG001 (only the gradient differs there)
-    scale_grad_by_freq: bool = False,  # noqa: ARG001
-    sparse: bool = False,  # noqa: ARG001
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
 ) -> Array:
     """Look rows up: [rows, width] and [...] give [..., width]; out of range gives NaN."""
     return jnp.take(table, indices, axis=0, mode="fill")
 
 
 @op("aten.gather.default")
-def gather(x: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Array:  # noqa: ARG001
+def gather(x: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Array:
     """Give x[..., index[i, j, k], ...] along one dimension; the result has the index's shape."""
     if not x.ndim or not index.ndim:
         return jnp.broadcast_to(x.reshape(()), index.shape) if x.size == 1 else x[index.reshape(())]
     axis = dim % x.ndim
-    limits = [n if i == axis else m for i, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))]
+    limits = [
+        n if i == axis else m for i, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))
+    ]
     return jnp.take_along_axis(x[tuple(slice(limit) for limit in limits)], index, axis, mode="fill")
 
 

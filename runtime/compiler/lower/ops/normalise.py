@@ -12,14 +12,14 @@ from runtime.compiler.lower.registry import op
 
 
 @op("aten._softmax.default")
-def softmax(x: Array, dim: int, half_to_float: bool) -> Array:  # noqa: ARG001
+def softmax(x: Array, dim: int, half_to_float: bool) -> Array:
     """Give e^x over its sum along a dimension; a row of -inf gives NaN."""
     shifted, total = _shifted(x, dim)
     return jnp.exp(shifted) / total
 
 
 @op("aten._log_softmax.default")
-def log_softmax(x: Array, dim: int, half_to_float: bool) -> Array:  # noqa: ARG001
+def log_softmax(x: Array, dim: int, half_to_float: bool) -> Array:
     """Give the logarithm of softmax."""
     shifted, total = _shifted(x, dim)
     return shifted - jnp.log(total)
@@ -35,7 +35,7 @@ def _shifted(x: Array, dim: int) -> tuple[Array, Array]:
 
 
 @op("aten._softmax_backward_data.default")
-def softmax_backward(grad: Array, y: Array, dim: int, input_dtype: Any) -> Array:  # noqa: ARG001
+def softmax_backward(grad: Array, y: Array, dim: int, input_dtype: Any) -> Array:
     """Give the gradient of softmax from its output y."""
     weighted = widen(grad) * widen(y)
     total = jnp.sum(weighted, dim, keepdims=True) if y.ndim else weighted
@@ -43,7 +43,7 @@ def softmax_backward(grad: Array, y: Array, dim: int, input_dtype: Any) -> Array
 
 
 @op("aten._log_softmax_backward_data.default")
-def log_softmax_backward(grad: Array, y: Array, dim: int, input_dtype: Any) -> Array:  # noqa: ARG001
+def log_softmax_backward(grad: Array, y: Array, dim: int, input_dtype: Any) -> Array:
     """Give the gradient of log-softmax from its output y."""
     grad = widen(grad)
     total = jnp.sum(grad, dim, keepdims=True) if y.ndim else grad
@@ -52,7 +52,11 @@ def log_softmax_backward(grad: Array, y: Array, dim: int, input_dtype: Any) -> A
 
 @op("aten.native_layer_norm.default")
 def native_layer_norm(
-    x: Array, normalized_shape: tuple[int, ...], weight: Array | None, bias: Array | None, eps: float
+    x: Array,
+    normalized_shape: tuple[int, ...],
+    weight: Array | None,
+    bias: Array | None,
+    eps: float,
 ) -> tuple[Array, Array, Array]:
     """Normalise the last dimensions: [..., *normalized_shape].
 
@@ -77,9 +81,9 @@ def native_layer_norm_backward(
     mean: Array,
     rstd: Array,
     weight: Array | None,
-    bias: Array | None,  # noqa: ARG001
+    bias: Array | None,
     output_mask: tuple[bool, bool, bool],
-) -> tuple[Array | None, Array | None, Array | None]:
+) -> tuple[Array | None, ...]:
     """Give the gradients of the input, weight and bias, each only where the mask asks for it."""
     grad, normal = widen(grad), (widen(x) - widen(mean)) * widen(rstd)
     inner = _trailing(x, normalized_shape)

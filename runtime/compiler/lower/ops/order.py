@@ -16,7 +16,7 @@ def sort(x: Array, dim: int = -1, descending: bool = False) -> tuple[Array, Arra
 
 @op("aten.sort.stable")
 def sort_stable(
-    x: Array, *, stable: bool | None, dim: int = -1, descending: bool = False  # noqa: ARG001
+    x: Array, *, stable: bool | None, dim: int = -1, descending: bool = False
 ) -> tuple[Array, Array]:
     """Give the sorted elements, and the places they had."""
     if not x.ndim:
@@ -35,7 +35,7 @@ def argsort(x: Array, dim: int = -1, descending: bool = False) -> Array:
 
 @op("aten.topk.default")
 def topk(
-    x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True  # noqa: A002, ARG001
+    x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Array, Array]:
     """Give the k largest (or smallest) elements in order, and their places."""
     if not x.ndim:

@@ -10,6 +10,7 @@ from jax import Array, lax
 from runtime.compiler.lower.dtypes import Scalar, floating, is_integral, promote
 from runtime.compiler.lower.registry import op
 
+_LARGEST_PRODUCT = 4
 _UNARY = {
     "abs": jnp.abs,
     "acos": jnp.arccos,
@@ -120,12 +121,19 @@ def fmod(x: Array, y: Array | Scalar) -> Array:
     return jnp.fmod(*promote(x, y))
 
 
-@op("aten.pow.Tensor_Tensor", "aten.pow.Tensor_Scalar", "aten.pow.Scalar")
-def power(x: Array | Scalar, y: Array | Scalar) -> Array:
-    """Give x to the power y; small integer exponents become products."""
-    if isinstance(y, float) and y.is_integer() and abs(y) <= 4:  # noqa: PLR2004 (x*x*x*x)
-        return lax.integer_pow(floating(jnp.asarray(x)), int(y))
+@op("aten.pow.Tensor_Tensor", "aten.pow.Scalar")
+def power(x: Array | Scalar, y: Array) -> Array:
+    """Give x to the power y."""
     return jnp.power(*promote(x, y))
+
+
+@op("aten.pow.Tensor_Scalar")
+def power_of_number(x: Array, exponent: Scalar) -> Array:
+    """Give x to the power of a constant; small whole exponents become products."""
+    x, wide = promote(x, exponent)
+    if float(exponent).is_integer() and abs(exponent) <= _LARGEST_PRODUCT:
+        return lax.integer_pow(x, int(exponent))
+    return jnp.power(x, wide)
 
 
 @op("aten.atan2.default")
@@ -156,7 +164,7 @@ def addcdiv(x: Array, y: Array, z: Array, *, value: Scalar = 1) -> Array:
 def lerp(start: Array, end: Array, weight: Array | Scalar) -> Array:
     """Give start + weight * (end - start), from the nearer end, as torch rounds it."""
     span = end - start
-    return jnp.where(jnp.abs(weight) < 0.5, start + weight * span, end - span * (1 - weight))  # noqa: PLR2004
+    return jnp.where(jnp.abs(weight) < 0.5, start + weight * span, end - span * (1 - weight))
 
 
 @op("aten.maximum.default")

@@ -94,7 +94,9 @@ def min_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
 
 
 @op("aten.var.correction")
-def var(x: Array, dims: Dims = None, *, correction: float | None = 1, keepdim: bool = False) -> Array:
+def var(
+    x: Array, dims: Dims = None, *, correction: float | None = 1, keepdim: bool = False
+) -> Array:
     """Give the variance, divided by n - correction."""
     return _moments(x, dims, correction, keepdim)[0]
 
@@ -108,14 +110,14 @@ def var_mean(
 
 
 @op("aten.std.correction")
-def std(x: Array, dims: Dims = None, *, correction: float | None = 1, keepdim: bool = False) -> Array:
+def std(
+    x: Array, dims: Dims = None, *, correction: float | None = 1, keepdim: bool = False
+) -> Array:
     """Give the square root of the variance."""
     return jnp.sqrt(_moments(x, dims, correction, keepdim)[0])
 
 
-def _moments(
-    x: Array, dims: Dims, correction: float | None, keepdim: bool
-) -> tuple[Array, Array]:
+def _moments(x: Array, dims: Dims, correction: float | None, keepdim: bool) -> tuple[Array, Array]:
     axes = _axes(x, dims)
     x = widen(x)
     count = 1
@@ -139,7 +141,7 @@ def vector_norm(
     if order in (float("inf"), float("-inf")):
         pick = jnp.max if order > 0 else jnp.min
         return pick(x, axes, keepdims=keepdim)
-    if order == 2:  # noqa: PLR2004 (the Euclidean norm, without a power function)
+    if order == 2:
         return jnp.sqrt(jnp.sum(x * x, axes, keepdims=keepdim))
     return jnp.power(jnp.sum(jnp.power(x, order), axes, keepdims=keepdim), 1 / order)
 
@@ -173,4 +175,3 @@ def _accumulating(x: Array, dtype: Any) -> Array:
     if dtype is not None:
         return x.astype(dtype)
     return x.astype(jnp.int32) if is_integral(x) else x
-

@@ -26,10 +26,12 @@ def view(x: Array, shape: Shape) -> Array:
 
 
 @op("aten.expand.default")
-def expand(x: Array, shape: Shape, *, implicit: bool = False) -> Array:  # noqa: ARG001
+def expand(x: Array, shape: Shape, *, implicit: bool = False) -> Array:
     """Repeat dimensions of size 1; -1 keeps a size, and new dimensions come first."""
     own = (1,) * (len(shape) - x.ndim) + x.shape
-    return jnp.broadcast_to(x, [s if want == -1 else want for s, want in zip(own, shape, strict=True)])
+    return jnp.broadcast_to(
+        x, [s if want == -1 else want for s, want in zip(own, shape, strict=True)]
+    )
 
 
 @op("aten.permute.default")

@@ -36,7 +36,9 @@ def _sort_stable(d: Draw) -> Any:
 
 
 def _topk(d: Draw) -> Any:
-    shape, k, dim = d.pick(((5,), 3, 0), ((2, 3), 2, -1), ((4, 3), 4, 0), ((2, 3), 0, 1), ((), 1, 0))
+    shape, k, dim = d.pick(
+        ((5,), 3, 0), ((2, 3), 2, -1), ((4, 3), 4, 0), ((2, 3), 0, 1), ((), 1, 0)
+    )
     return (d.distinct(shape, *FLOATS, torch.int64), k, dim, d.pick(True, False), True), {}
 
 

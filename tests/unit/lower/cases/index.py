@@ -60,7 +60,11 @@ def _embedding_backward(d: Draw) -> Any:
 
 def _gather(d: Draw) -> Any:
     shape, dim, index = d.pick(
-        ((3, 4), 1, (3, 2)), ((3, 4), -2, (5, 4)), ((3, 4), 0, (0, 4)), ((2, 3, 4), 2, (1, 2, 9)), ((), 0, ())
+        ((3, 4), 1, (3, 2)),
+        ((3, 4), -2, (5, 4)),
+        ((3, 4), 0, (0, 4)),
+        ((2, 3, 4), 2, (1, 2, 9)),
+        ((), 0, ()),
     )
     size = shape[dim] if shape else 1
     return (d.tensor(shape, *_ANY), dim, d.index(index, size)), {}
@@ -74,7 +78,11 @@ def _distinct_places(d: Draw, shape: tuple[int, ...], dim: int, size: int) -> to
 
 def _scatter_places(d: Draw) -> Any:
     shape, dim, index = d.pick(
-        ((3, 4), 1, (3, 2)), ((3, 4), 1, (3, 1)), ((3, 4), 0, (2, 4)), ((3, 4), 0, (0, 4)), ((2, 3, 4), 2, (1, 2, 4))
+        ((3, 4), 1, (3, 2)),
+        ((3, 4), 1, (3, 1)),
+        ((3, 4), 0, (2, 4)),
+        ((3, 4), 0, (0, 4)),
+        ((2, 3, 4), 2, (1, 2, 4)),
     )
     return shape, dim, _distinct_places(d, index, dim, shape[dim])
 
@@ -91,7 +99,9 @@ def _scatter_value(d: Draw) -> Any:
 
 
 def _scatter_add(d: Draw) -> Any:
-    shape, dim, index = d.pick(((3, 4), 1, (3, 6)), ((3, 4), 0, (2, 4)), ((3,), 0, (0,)), ((), 0, ()))
+    shape, dim, index = d.pick(
+        ((3, 4), 1, (3, 6)), ((3, 4), 0, (2, 4)), ((3,), 0, (0,)), ((), 0, ())
+    )
     dtype = d.pick(*_SUMS)
     x, source = d.tensor(shape, dtype, edges=False), d.tensor(index, dtype, edges=False)
     return (x, dim, d.index(index, shape[dim] if shape else 1), source), {}
@@ -101,9 +111,18 @@ def _indices(d: Draw) -> tuple[list[torch.Tensor | None], tuple[int, ...]]:
     """Give indices of a [3, 4, 5] tensor, and the shape that they read."""
     one, two = d.index((2,), 3, negative=True), d.index((2, 1), 4, negative=True)
     three = d.index((2,), 5, negative=True)
-    options = [[one], [None, two], [one, None, three], [one, two], [one, two, three], [None, None, three]]
+    options = [
+        [one],
+        [None, two],
+        [one, None, three],
+        [one, two],
+        [one, two, three],
+        [None, None, three],
+    ]
     chosen = d.pick(*options)
-    return chosen, tuple(torch.zeros(3, 4, 5)[[slice(None) if c is None else c for c in chosen]].shape)
+    return chosen, tuple(
+        torch.zeros(3, 4, 5)[[slice(None) if c is None else c for c in chosen]].shape
+    )
 
 
 def _index(d: Draw) -> Any:

@@ -48,7 +48,7 @@ def _convolution(d: Draw) -> Any:
 
 
 def _convolution_backward(d: Draw) -> Any:
-    import torch  # noqa: PLC0415
+    import torch
 
     (x, weight, bias, *rest), _ = _convolution(d)
     y = torch.ops.aten.convolution.default(x, weight, bias, *rest)

@@ -55,13 +55,19 @@ def _norm(d: Draw) -> Any:
 
 def _arg(d: Draw) -> Any:
     shape = d.pick(*_FULL_SHAPES)
-    return (d.tensor(shape, *FLOATS, torch.int64), d.pick(None, d.dim(shape)), d.pick(True, False)), {}
+    return (
+        d.tensor(shape, *FLOATS, torch.int64),
+        d.pick(None, d.dim(shape)),
+        d.pick(True, False),
+    ), {}
 
 
 def _running(*dtypes: torch.dtype, edges: bool = True) -> Any:
     def draw(d: Draw) -> Any:
         shape = d.shape()
-        return (d.tensor(shape, *dtypes, edges=edges), d.dim(shape)), d.pick({}, {"dtype": torch.float32})
+        return (d.tensor(shape, *dtypes, edges=edges), d.dim(shape)), d.pick(
+            {}, {"dtype": torch.float32}
+        )
 
     return draw
 
@@ -71,7 +77,9 @@ _SUMMED = (*FLOATS, *INTS, *BOOL)
 
 CASES = [
     Case("aten.sum.default", _typed(_whole(*_SUMMED, edges=False), torch.float32), **_CLOSE),
-    Case("aten.sum.dim_IntList", _typed(_many_dims(*_SUMMED, edges=False), torch.float32), **_CLOSE),
+    Case(
+        "aten.sum.dim_IntList", _typed(_many_dims(*_SUMMED, edges=False), torch.float32), **_CLOSE
+    ),
     Case("aten.mean.default", _whole(*FLOATS, edges=False), **_CLOSE),
     Case("aten.mean.dim", _many_dims(*FLOATS, *HALVES, edges=False), **_CLOSE),
     Case("aten.prod.default", _whole(*FLOATS, torch.int64, edges=False), **_CLOSE),
@@ -94,7 +102,11 @@ CASES = [
     Case("aten.var_mean.correction", _moments, **_CLOSE),
     Case("aten.std.correction", _moments, **_CLOSE),
     Case("aten.linalg_vector_norm.default", _norm, **_CLOSE),
-    Case("aten.logsumexp.default", lambda d: _many_dims(*FLOATS, empty=False, edges=False)(d), **_CLOSE),
+    Case(
+        "aten.logsumexp.default",
+        _many_dims(*FLOATS, empty=False, edges=False),
+        **_CLOSE,
+    ),
     Case("aten.cumsum.default", _running(*_SUMMED, edges=False), **_CLOSE),
     Case("aten.cumprod.default", _running(*FLOATS, torch.int64, edges=False), **_CLOSE),
 ]

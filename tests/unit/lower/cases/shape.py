@@ -36,7 +36,9 @@ def _reshaped(*options: Any) -> Any:
 
 
 def _permute(d: Draw) -> Any:
-    shape, dims = d.pick(((2, 3), (1, 0)), ((2, 3, 4), (2, 0, 1)), ((2, 0, 3), (-1, 0, 1)), ((), ()))
+    shape, dims = d.pick(
+        ((2, 3), (1, 0)), ((2, 3, 4), (2, 0, 1)), ((2, 0, 3), (-1, 0, 1)), ((), ())
+    )
     return (d.tensor(shape, *_ANY), list(dims)), {}
 
 
@@ -62,7 +64,10 @@ def _squeeze_dims(d: Draw) -> Any:
 
 def _cat(d: Draw) -> Any:
     shapes, dim = d.pick(
-        (((2, 3), (1, 3)), 0), (((2, 3), (2, 0), (2, 1)), -1), (((0,), (2, 3)), 1), (((0,), (0,)), 0)
+        (((2, 3), (1, 3)), 0),
+        (((2, 3), (2, 0), (2, 1)), -1),
+        (((0,), (2, 3)), 1),
+        (((0,), (0,)), 0),
     )
     return ([d.tensor(shape, *_ANY) for shape in shapes], dim), {}
 
@@ -122,7 +127,10 @@ def _triangle(d: Draw) -> Any:
 
 
 CASES = [
-    *(Case(f"aten.{name}.default", _reshaped(*_VIEWS)) for name in ("view", "_unsafe_view", "reshape")),
+    *(
+        Case(f"aten.{name}.default", _reshaped(*_VIEWS))
+        for name in ("view", "_unsafe_view", "reshape")
+    ),
     Case("aten.expand.default", _reshaped(*_EXPANDS)),
     Case("aten.permute.default", _permute),
     Case("aten.transpose.int", _transpose),

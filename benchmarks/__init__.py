@@ -1,0 +1,1 @@
+"""Benchmarks: every figure is a ratio of two sides measured in one run, both sides kept."""

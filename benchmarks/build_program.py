@@ -1,0 +1,60 @@
+"""A child that captures and compiles a shape's programs, as `luma compile` does, and times both."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.children import serve
+from benchmarks.shapes import SEED, SHAPES
+
+MICRO_SHARDS = 16
+PAYLOAD_FILE = "payload.cbor"
+ARRAYS_FILE = "arrays.safetensors"
+
+
+def build(shape_name: str, folder: str, cache_dir: str) -> dict[str, float]:
+    """Write the payload and the model's arrays of a shape into a folder.
+
+    Args:
+        shape_name: one of `SHAPES`.
+        folder: gets the payload and the arrays.
+        cache_dir: the compile cache; an empty one makes the compile a cold one.
+
+    Returns:
+        Seconds of `capture` (gradient check included) and of `compile` (the compiler's process
+        and its imports included). Loading torch and building the model are not in them.
+    """
+    model = _model(shape_name)
+    shape = SHAPES[shape_name]
+    from safetensors.numpy import save_file
+
+    from runtime.compiler import compile_package
+    from runtime.compiler.capture import capture
+
+    started = time.perf_counter()
+    captured = capture(model, micro_batch=shape.micro_batch, seq_len=shape.seq_len)
+    capture_s = time.perf_counter() - started
+    started = time.perf_counter()
+    result = compile_package(
+        captured.package, target="cpu", micro_shards=MICRO_SHARDS, cache_dir=Path(cache_dir)
+    )
+    compile_s = time.perf_counter() - started
+    place = Path(folder)
+    save_file(captured.arrays, place / ARRAYS_FILE)
+    (place / PAYLOAD_FILE).write_bytes(result.payload.to_bytes())
+    return {"capture": capture_s, "compile": compile_s}
+
+
+def _model(shape_name: str) -> Any:
+    import torch
+
+    from benchmarks import models
+
+    torch.manual_seed(SEED)
+    return getattr(models, SHAPES[shape_name].builder)()
+
+
+if __name__ == "__main__":
+    serve({"build": build})

@@ -1,0 +1,105 @@
+"""What a launch decides before its first process: the plan to show, and the plan of the run.
+
+`show_plan` is for the user; `run_plan` becomes `plan.json`, which the coordinator and the islands
+read; `run_record` becomes `run.json`, which `resume`, the certificate and `luma serve` read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan
+from runtime.plan import LocalPlan, make_local_plan, measure_machine
+from runtime.run.build import Built
+from runtime.run.machine import machine_description, software_versions
+from runtime.spec import JobSpec
+
+TRAINING_TARGET = "cpu"
+"""The target that islands on this machine run."""
+
+_CHECKPOINT_S = 60.0
+"""With `checkpoint.every: auto`, about so long between two checkpoints."""
+
+
+def show_plan(spec: JobSpec, built: Built) -> LocalPlan:
+    """Give the plan that the user accepts.
+
+    Raises:
+        SpecError: the data are too few for the job's schedule.
+    """
+    train, resources = spec.train, spec.resources
+    return make_local_plan(
+        built.payloads[TRAINING_TARGET],
+        measure_machine(),
+        islands=resources.islands,
+        threads_per_island=resources.threads_per_island,
+        micro_shards=train.micro_shards,
+        tokens_per_step=train.samples_per_step * train.seq_len,
+        steps=spec.total_steps(built.prepared["data"]["count"]),
+    )
+
+
+def run_plan(spec: JobSpec, built: Built, plan: LocalPlan) -> RunPlan:
+    """Give what every process of the run must agree on."""
+    train, optimizer, artifact = spec.train, spec.train.optimizer, built.artifact
+    return RunPlan(
+        total_steps=plan.steps,
+        micro_shards=train.micro_shards,
+        micro_batch=train.micro_batch,
+        seed=train.seed,
+        islands=plan.islands,
+        min_islands=spec.resources.min_workers,
+        threads_per_island=plan.threads_per_island,
+        heartbeat_timeout_s=spec.recovery.heartbeat_timeout_s,
+        checkpoint_every=_checkpoint_every(spec, plan),
+        keep=train.checkpoint.keep,
+        target=TRAINING_TARGET,
+        artifact="artifact.luma",
+        signer_file="signer.pem",
+        key_file=artifact["key_file"],
+        job_digest=spec.digest(),
+        headroom=train.headroom,
+        optimizer=OptimizerPlan(
+            lr=optimizer.lr,
+            betas=optimizer.betas,
+            eps=optimizer.eps,
+            weight_decay=optimizer.weight_decay,
+            grad_clip=optimizer.grad_clip or 0.0,
+        ),
+        schedule=SchedulePlan(
+            kind=train.schedule.kind,
+            warmup_steps=train.schedule.warmup_steps,
+            min_lr_ratio=train.schedule.min_lr_ratio,
+        ),
+        sample_count=built.prepared["data"]["count"],
+        data_digest=built.prepared["data"]["digest"],
+        stored_constants=tuple(built.prepared["stored_constants"]),
+    )
+
+
+def _checkpoint_every(spec: JobSpec, plan: LocalPlan) -> int:
+    every = spec.train.checkpoint.every
+    if every == "auto":
+        every = round(_CHECKPOINT_S / max(plan.step_seconds, 1e-3))
+    return max(1, min(every, plan.steps))
+
+
+def run_record(spec: JobSpec, job_file: Path, built: Built, plan: LocalPlan) -> dict[str, Any]:
+    """Give what `run.json` says: nothing secret, all that certificate and resume need."""
+    return {
+        "name": spec.name,
+        "job_file": str(job_file.resolve()),
+        "model_name": spec.service.model_name or spec.name,
+        "port": spec.service.port,
+        "artifact": built.artifact,
+        "compiled": sorted(set(built.payloads) - set(built.cached)),
+        "capture": built.prepared["capture"],
+        "data": built.prepared["data"],
+        "initial_state_hash": built.prepared["state_hash"],
+        "plan": plan.to_json(),
+        "max_restarts": spec.recovery.max_restarts,
+        "envs": dict(spec.envs),
+        "versions": software_versions(),
+        "machine": machine_description(),
+    }

@@ -1,5 +1,0 @@
-"""Lowering is tested on the CPU only, whatever the machine has."""
-
-import os
-
-os.environ["JAX_PLATFORMS"] = "cpu"
