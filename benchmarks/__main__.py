@@ -33,8 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     started = time.monotonic()
-    with _work_folder(options.work) as work:
-        os.environ["LUMA_HOME"] = str(work / "home")  # its keys and caches are not the user's
+    with _work_folder(options.work) as work, _own_home(work / "home"):
         context = Context(work=work, quick=options.quick)
         entries, failed = _measure_all(context, options.only or SUBJECTS)
     path = options.out or RESULTS / ("quick.json" if options.quick else "latest.json")
@@ -79,6 +78,20 @@ def _work_folder(kept: Path | None) -> Generator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="luma-bench-") as folder:
         yield Path(folder)
+
+
+@contextlib.contextmanager
+def _own_home(home: Path) -> Generator[None]:
+    """Keep keys and caches of the block out of the user's home."""
+    before = os.environ.get("LUMA_HOME")
+    os.environ["LUMA_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["LUMA_HOME"]
+        else:
+            os.environ["LUMA_HOME"] = before
 
 
 def _measure_all(context: Context, names: tuple[str, ...]) -> tuple[list[dict[str, Any]], bool]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,13 +34,23 @@ class Context:
         """Give `full`, or `quick` in a quick invocation."""
         return quick if self.quick else full
 
-    def child(self, module: str, *, threads: int | None = None, **environment: str) -> Child:
-        """Start a side's process with its log in the work folder."""
-        everything = compute_environment(threads or self.threads) | environment
+    def child(
+        self,
+        module: str,
+        *,
+        threads: int | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Child:
+        """Start a side's process with its log in the work folder.
+
+        Args:
+            module: see `Child`.
+            threads: compute threads. Default: the invocation's.
+            environment: variables of this side alone.
+        """
+        everything = compute_environment(threads or self.threads) | dict(environment or {})
         return Child(module, everything, self.work / f"{module.rpartition('.')[2]}.log")
 
     def say(self, text: str) -> None:
         """Tell the reader on standard error what happens now."""
-        import sys
-
         print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)

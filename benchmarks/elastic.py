@@ -28,7 +28,8 @@ def measure(context: Context) -> list[Result]:
     repetitions, steps = context.pick((2, 2), (2, 4))
     luma: list[float] = []
     bare: list[float] = []
-    with context.child("benchmarks.bare_loop", **island_environment(context.threads)) as child:
+    environment = island_environment(context.threads)
+    with context.child("benchmarks.bare_loop", environment=environment) as child:
         about = child.ask("load", run=str(template.path))
         child.ask("run", steps=1)
         for number in range(repetitions):

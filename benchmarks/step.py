@@ -64,7 +64,8 @@ def open_torch(context: Context, name: str, cache: str, *, compiled: bool) -> tu
         ChildError: torch could not compile here.
     """
     context.say(f"step/{name}: torch {'compiled, cold' if compiled else 'eager'}")
-    child = context.child("benchmarks.torch_step", TORCHINDUCTOR_CACHE_DIR=cache)
+    environment = {"TORCHINDUCTOR_CACHE_DIR": cache}
+    child = context.child("benchmarks.torch_step", environment=environment)
     try:
         first = child.ask("load", shape_name=name, threads=context.threads, compiled=compiled)
     except ChildError:
@@ -79,7 +80,7 @@ def _open_sides(
     context: Context, stack: contextlib.ExitStack, name: str, folder: Path
 ) -> tuple[dict[str, Child], dict[str, float], dict[str, Any]]:
     environment = island_environment(context.threads)
-    luma = stack.enter_context(context.child("benchmarks.compiled_step", **environment))
+    luma = stack.enter_context(context.child("benchmarks.compiled_step", environment=environment))
     loaded = luma.ask("load", shape_name=name, folder=str(folder))
     sides, losses = {"luma": luma}, {"luma": loaded["loss"]}
     notes: dict[str, Any] = {"load_s": round(loaded["seconds"], 3)}

@@ -29,8 +29,9 @@ class Do:
 
     Kinds, with their fields: `run_shard` (step, shard), `fold`, `discard`, `drop_last`, `clear`
     (base: back to the committed scale), `start_ring` (epoch, step, attempt, members), `abort_ring`,
-    `apply` (step, hash_state), `raise_scale`, `load`, `receive_state` (ticket, step, attempt, donor),
-    `install` (ticket, step, attempt), `send_state` (step, attempt, island, host, port), `checkpoint` (step), `exit` (reason).
+    `apply` (step, hash_state), `raise_scale`, `load`, `receive_state` (ticket, step, attempt,
+    donor), `install` (ticket, step, attempt), `send_state` (step, attempt, island, host, port),
+    `checkpoint` (step), `exit` (reason).
     """
 
     kind: str
@@ -155,9 +156,7 @@ class IslandCore:
     def _on_installed(self, event: Message) -> None:
         if self._end_task():
             self.step, self.attempt = event["step"], event["attempt"]
-            self._send(
-                "synced", request=self._request, step=self.step, attempt=self.attempt
-            )
+            self._send("synced", request=self._request, step=self.step, attempt=self.attempt)
 
     def _on_receive_failed(self, event: Message) -> None:
         if event["ticket"] == self._receiving:

@@ -161,9 +161,7 @@ class Trainer:
 
     def handed_state(self, attempt: int) -> HandedState:
         """Give the state and the scale in force, for an island that joins."""
-        return HandedState(
-            state=self.state(), attempt=attempt, step_exponents=self._step_largest
-        )
+        return HandedState(state=self.state(), attempt=attempt, step_exponents=self._step_largest)
 
     # ------------------------------------------------------------------ shards
 
@@ -237,9 +235,7 @@ class Trainer:
 
     def own_totals(self) -> Totals:
         """Give this island's sums as they are, for a lone island."""
-        return Totals(
-            None, np.array(host_view(self._sums.maxima)), self._sums.counters.copy()
-        )
+        return Totals(None, np.array(host_view(self._sums.maxima)), self._sums.counters.copy())
 
     def totals_to_reduce(self) -> Totals:
         """Copy this island's sums into the reused exchange buffer."""

@@ -116,9 +116,7 @@ def _assemble(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> HandedSt
         group, _, rest = name.partition("/")
         if group in groups:
             groups[group][rest] = array
-    state = TrainState(
-        step=header["step"], block_exponents=arrays["block_exponents"], **groups
-    )
+    state = TrainState(step=header["step"], block_exponents=arrays["block_exponents"], **groups)
     return HandedState(
         state=state, attempt=header["attempt"], step_exponents=arrays[_STEP_EXPONENTS]
     )

@@ -87,7 +87,6 @@ def _prepare_training(
     progress("tokenising the data")
     data = prepare_data(spec, captured.tokenizer, folder.data_dir, progress)
     progress(f"data: {data.count:,} samples of {data.seq_len} tokens")
-    _check_vocabulary(spec, captured, data.largest_token)
     _check_vocabulary(captured.model, data.largest_token)
     state_hash, stored = _write_initial_state(spec, captured, folder)
     return {
@@ -115,24 +114,6 @@ def _check_vocabulary(model: Any, largest_token: int) -> None:
             f"data.source: holds token {largest_token}, the model knows tokens 0 to {rows - 1}",
             remedy="use the model's own tokenizer, or a model with a larger vocabulary (a model"
             " without a tokenizer is trained on bytes and needs 257)",
-        )
-
-
-def _check_vocabulary(spec: JobSpec, captured: Captured, largest: int) -> None:
-    """Refuse tokens that the model has no row for: a compiled gather would clamp them silently.
-
-    Raises:
-        DataError: the data holds such a token.
-    """
-    from runtime.compiler.capture import vocabulary
-
-    size = vocabulary(captured.model)
-    if largest >= size:
-        which = "its tokenizer" if captured.tokenizer is not None else "bytes, and 256 as an end,"
-        raise DataError(
-            f"data.source: the samples hold token {largest}, and the model's vocabulary is {size}; "
-            f"the data was tokenised by {which}",
-            remedy=f"give '{spec.model.source}' a vocabulary of at least {largest + 1}",
         )
 
 

@@ -1,7 +1,6 @@
 """Capture: from a torch model to a graph package. The only part of the compiler that uses torch."""
 
 from runtime.compiler.capture._adapter import AdapterOptions, apply_adapter
-from runtime.compiler.capture._batches import vocabulary
 from runtime.compiler.capture._capture import CapturedModel, capture, model_arrays
 from runtime.compiler.capture._check import GradientCheck, eager_loss
 from runtime.compiler.capture.interpret import run_graph
@@ -18,5 +17,4 @@ __all__ = [
     "load_model",
     "model_arrays",
     "run_graph",
-    "vocabulary",
 ]

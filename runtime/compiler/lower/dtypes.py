@@ -93,7 +93,7 @@ def promote(*values: Array | Scalar) -> list[Array]:
     result = _join(x.dtype for x in arrays if x.ndim)
     result = _combine(result, _join(x.dtype for x in arrays if not x.ndim))
     result = _combine(result, _join(_number_dtype(x) for x in values if not isinstance(x, Array)))
-    return [_cast(x, result) for x in values]
+    return [cast(x, result) for x in values]
 
 
 def _join(dtypes: Iterable[Any]) -> Any:
@@ -120,8 +120,9 @@ def _number_dtype(value: Scalar) -> Any:
     return np.dtype(np.int32 if isinstance(value, int) else np.float32)
 
 
-def _cast(value: Array | Scalar, dtype: Any) -> Array:
-    # numpy wraps a Python number that does not fit, as torch does; jax refuses it.
+def cast(value: Array | Scalar, dtype: Any) -> Array:
+    """Give a value in a dtype; an integer that does not fit wraps around, as in torch."""
+    # Only numpy wraps a Python number; jax refuses it.
     return (
         value.astype(dtype)
         if isinstance(value, Array)

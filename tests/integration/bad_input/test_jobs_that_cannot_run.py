@@ -68,7 +68,7 @@ def test_a_line_that_is_no_json(tmp_path: Path) -> None:
         ({"model": {"source": "./model.py:absent"}}, 2, ("absent",)),
         ({"model": {"source": "./no-such-folder"}}, 2, ("no-such-folder",)),
         ({"train": {"seq_len": 65}}, 1, ("train.seq_len: 65", "at most 64")),
-        ({"model": {"source": "./model.py:few_tokens"}}, 2, ("vocabulary is 100",)),
+        ({"model": {"source": "./model.py:few_tokens"}}, 2, ("token 256", "larger vocabulary")),
         ({"data": {"source": "./empty.txt"}}, 2, ("empty.txt", "nothing to learn")),
         ({"data": {"source": "./absent.jsonl"}}, 2, ("absent.jsonl",)),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from runtime.compiler.lower.dtypes import Scalar, floating, is_integral, promote
+from runtime.compiler.lower.dtypes import Scalar, cast, floating, is_integral, promote
 from runtime.compiler.lower.registry import op
 
 _LARGEST_PRODUCT = 4
@@ -77,7 +77,7 @@ def rsub(x: Array, y: Array | Scalar, alpha: Scalar = 1) -> Array:
 def _scaled(x: Any, y: Any, alpha: Scalar) -> tuple[Array, Array]:
     """Give x and alpha * y in their common dtype."""
     x, y = promote(x, y)
-    return x, y if alpha == 1 else y * jnp.asarray(alpha, y.dtype)
+    return x, y if alpha == 1 else y * cast(alpha, y.dtype)
 
 
 @op("aten.mul.Tensor", "aten.mul.Scalar")
@@ -88,15 +88,17 @@ def mul(x: Array, y: Array | Scalar) -> Array:
 
 @op("aten.div.Tensor", "aten.div.Scalar")
 def div(x: Array, y: Array | Scalar) -> Array:
-    """Give x / y; integers give a float."""
-    return jnp.true_divide(*promote(x, y))
+    """Give x / y; integers give a float, each cast to it as it is."""
+    common, _ = promote(x, y)
+    dtype = jnp.float32 if is_integral(common) else common.dtype
+    return cast(x, dtype) / cast(y, dtype)
 
 
 @op("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 def div_mode(x: Array, y: Array | Scalar, *, rounding_mode: str | None = None) -> Array:
     """Give x / y rounded: not (None), down ("floor") or towards zero ("trunc")."""
     if rounding_mode is None:
-        return jnp.true_divide(*promote(x, y))
+        return div(x, y)
     if rounding_mode == "floor":
         return jnp.floor_divide(*promote(x, y))
     x, y = promote(x, y)
