@@ -75,17 +75,20 @@ def load_checkpoint(info: CheckpointInfo, *, threads: int = 0) -> TrainState:
     return state
 
 
-def read_constants(path: Path) -> Arrays:
+def read_constants(path: Path, digest: str | None = None) -> Arrays:
     """Read the arrays that no step changes.
 
     Args:
         path: the file that `write_constants` wrote.
+        digest: the BLAKE3 that it must have, hex; None reads it unverified.
 
     Raises:
-        CheckpointError: it is missing, unreadable or not well formed.
+        CheckpointError: it is missing, unreadable, not well formed, or of another digest.
     """
     try:
-        return read_tensors(path)
+        size = path.stat().st_size
+        record = None if digest is None else FileRecord(size_bytes=size, blake3=digest)
+        return read_tensors(path, record)
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror})"
         raise CheckpointError(msg) from error

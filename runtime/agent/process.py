@@ -76,6 +76,7 @@ class IslandProcess:
     async def run(self) -> int:
         """Serve until told to go; give the process's exit code."""
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(_end_visibly)
         self._exit = self._loop.create_future()
         self._loop.add_signal_handler(
             signal.SIGTERM, self._take, {"type": "notice", "reason": "SIGTERM"}
@@ -125,6 +126,7 @@ class IslandProcess:
             "host": self._peers.host,
             "port": self._peers.port,
             "token": address.token,
+            "chip_class": self._trainer.chip_class,
         }
         self._take({"type": "connected", "me": me})
         heard = await self._listen(reader)
@@ -344,6 +346,15 @@ class IslandProcess:
             return {"type": "installed", "step": step, "attempt": attempt}
 
         self._in_thread(self._compute, work)
+
+
+def _end_visibly(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """End the island when its loop meets a bug: a dead island is replaced, a mute one is not."""
+    error = context.get("exception")
+    _log(context["message"])
+    if error is not None:
+        _log("".join(traceback.format_exception(error)))
+    os._exit(4)
 
 
 def _log(text: str) -> None:

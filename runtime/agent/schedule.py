@@ -31,10 +31,11 @@ def step_scalars(plan: RunPlan, step: int) -> NDArray[np.float32]:
     """Give the `scalars` input of the compiled `apply`: float32 [8].
 
     In order: learning rate, beta1, beta2, eps, weight decay, gradient clip (0 = off), and the
-    bias corrections 1 - beta^(step + 1), computed in double precision.
+    bias corrections 1 - beta^(step + 1), in double precision from the float32 betas: the program
+    derives its weights 1 - beta from those, and the two must belong together.
     """
     optimizer = plan.optimizer
-    beta1, beta2 = optimizer.betas
+    beta1, beta2 = (float(np.float32(beta)) for beta in optimizer.betas)
     return np.array(
         [
             learning_rate(plan, step),

@@ -13,7 +13,7 @@ from runtime.agent.trainer import Trainer
 from runtime.artifact import load_data_key, load_public_key, open_artifact
 from runtime.artifact.program import TargetPayload
 from runtime.coordinator.plan import RunPlan
-from runtime.spec.errors import CheckpointError, DataError
+from runtime.spec.errors import ArtifactError, CheckpointError, DataError
 
 CONSTANTS_FILE = "constants.safetensors"
 DATA_FOLDER = "data"
@@ -33,7 +33,7 @@ def open_island(run_dir: Path, name: str, plan: RunPlan) -> IslandProcess:
         raise DataError(
             f"{run_dir / DATA_FOLDER}: digest {samples.digest}, the plan names {plan.data_digest}"
         )
-    constants = _constants(run_dir)
+    constants = _constants(run_dir, plan)
     threads = plan.threads_per_island
     trainer = Trainer(plan, payload, samples=samples, constants=constants, threads=threads)
     store = CheckpointStore(
@@ -49,8 +49,13 @@ def open_island(run_dir: Path, name: str, plan: RunPlan) -> IslandProcess:
 def _open_payload(run_dir: Path, plan: RunPlan) -> TargetPayload:
     key = load_data_key(Path(plan.key_file)) if plan.key_file is not None else None
     signer = load_public_key(run_dir / plan.signer_file)
-    artifact = open_artifact(run_dir / plan.artifact, trusted_signer=signer, key=key)
-    return artifact.target_payload(plan.target)
+    path = run_dir / plan.artifact
+    try:
+        return open_artifact(path, trusted_signer=signer, key=key).target_payload(plan.target)
+    except ArtifactError as error:
+        if str(path) in error.message:
+            raise
+        raise type(error)(f"{path}: {error.message}", remedy=error.remedy) from error
 
 
 def _stored(constants: Arrays, names: tuple[str, ...]) -> Arrays:
@@ -62,6 +67,6 @@ def _stored(constants: Arrays, names: tuple[str, ...]) -> Arrays:
     return {name: constants[name] for name in names}
 
 
-def _constants(run_dir: Path) -> Arrays:
+def _constants(run_dir: Path, plan: RunPlan) -> Arrays:
     path = run_dir / CONSTANTS_FILE
-    return read_constants(path) if path.exists() else {}
+    return read_constants(path, plan.constants_digest) if path.exists() else {}

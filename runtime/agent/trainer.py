@@ -20,6 +20,7 @@ from runtime.agent import scaling
 from runtime.agent.executable import (
     LoadedProgram,
     aligned_zeros,
+    chip_class,
     device_array,
     host_view,
     lent_array,
@@ -109,6 +110,8 @@ class Trainer:
             for spec in payload.programs["grad"].inputs
             if spec.role in {"frozen", "buffer"}
         ]
+        self.chip_class = chip_class(payload.target, payload.cpu_name)
+        """What must be equal on two islands for equal bits."""
         self._names = [row[0] for row in payload.blocks.rows]
         self._n_blocks = sum(row[2] for row in payload.blocks.rows)
         self._batch_keys = _names(self._grad, "batch")

@@ -74,6 +74,7 @@ class Coordinator:
         self.reduction: Reduction | None = None
         self.stopping = False
         self.error: str | None = None
+        self.chip_class: str | None = None
         self.checkpoints = CheckpointDuty()
         self._expected = set(expected)
         self._known_sum = known_sum
@@ -116,7 +117,11 @@ class Coordinator:
         )
         self.islands[name] = island
         island.step = event["step"]
-        self._emit("joined", island=name, pid=island.pid)
+        chip_class = event.get("chip_class")
+        self._emit("joined", island=name, pid=island.pid, chip_class=chip_class)
+        if self._refuses(chip_class):
+            self._refuse(name, chip_class)
+            return
         held, attempt = event.get("sum"), event["attempt"]
         if held is not None and self._known_sum(island.step) == held["hash"]:
             # The step was committed, and the word of it was lost with the last coordinator.
@@ -128,6 +133,19 @@ class Coordinator:
             self._start_load(island)
         elif self.phase in {"run", "finish"}:
             self._admit(island, attempt)
+
+    def _refuses(self, chip_class: str | None) -> bool:
+        """Tell whether an island would compute other bits than the ones that are here."""
+        others = len(self.islands) > 1
+        if not others:
+            self.chip_class = chip_class
+        return chip_class != self.chip_class
+
+    def _refuse(self, name: str, chip_class: str | None) -> None:
+        reason = f"chip class {chip_class}; this run's islands have {self.chip_class}"
+        self._send(name, "exit", reason="refused")
+        del self.islands[name]
+        self._emit("left", island=name, reason=reason)
 
     def _on_loaded(self, event: Message, now: float) -> None:
         """An island has read the newest checkpoint."""

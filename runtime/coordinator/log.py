@@ -101,6 +101,12 @@ class CommitLog:
         if version == 0 and not read_only:
             self._create()
             version = self._version()
+        elif version == 0 and not self._tables():
+            # Its making was cut short, by a full disk say: nothing was ever committed.
+            self._db.close()
+            self._db = sqlite3.connect(":memory:", isolation_level=None)
+            self._create()
+            version = self._version()
         if version != _SCHEMA_VERSION:
             raise RunError(
                 f"{self._path}: log version {version}, this luma reads {_SCHEMA_VERSION}",
@@ -118,10 +124,13 @@ class CommitLog:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         return int(version)
 
+    def _tables(self) -> int:
+        (count,) = self._db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        return int(count)
+
     def _create(self) -> None:
         """Make the tables, unless the file is a database of something else."""
-        (tables,) = self._db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-        if tables:
+        if self._tables():
             raise RunError(f"{self._path}: a database, but not a commit log")
         self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={_SCHEMA_VERSION}; COMMIT;")
 

@@ -74,6 +74,7 @@ class RunPlan:
         data_digest: digest of the prepared data.
         stored_constants: names in `constants.safetensors` that a checkpoint's weight file holds
             too: frozen parameters and persistent buffers of a whole model.
+        constants_digest: BLAKE3 of `constants.safetensors`, or None to read it unverified.
     """
 
     total_steps: int
@@ -97,6 +98,7 @@ class RunPlan:
     sample_count: int
     data_digest: str
     stored_constants: tuple[str, ...] = ()
+    constants_digest: str | None = None
 
     def write(self, run_dir: Path) -> None:
         """Write `plan.json` into `run_dir`, whole or not at all."""

@@ -12,9 +12,10 @@ from typing import Any
 
 from runtime.spec import RunError
 
+_MAKE_SPACE = "free some space, then launch again; a run that has begun: `luma launch --resume RUN`"
 _REASONS = {
-    errno.ENOSPC: ("no space is left on the disk", "free some space, then launch again"),
-    errno.EDQUOT: ("the disk quota is used up", "free some space, then launch again"),
+    errno.ENOSPC: ("no space is left on the disk", _MAKE_SPACE),
+    errno.EDQUOT: ("the disk quota is used up", _MAKE_SPACE),
     errno.EROFS: ("the file system is read-only", "name a folder on a writable disk with --run"),
     errno.EACCES: ("permission denied", "name a folder that you may write with --run"),
 }

@@ -30,6 +30,7 @@ from runtime.run.certificate import Certificate, certify
 from runtime.run.chaos import Fault, check_faults
 from runtime.run.files import disk_errors
 from runtime.run.folder import (
+    RUN_FILE,
     RunFolder,
     RunFolderBuilder,
     default_run_path,
@@ -44,6 +45,7 @@ from runtime.run.supervisor import FleetOptions, Outcome, Supervisor
 from runtime.spec import JobSpec, RunError, SpecError
 
 _ORPHAN_WAIT_S = 15.0
+_RECORD_FIELDS = ("name", "artifact", "max_restarts", "envs", "versions", "machine")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,6 +165,7 @@ def resume(
     with run_lock(folder.path):
         _wait_for_orphans(folder)
         plan = RunPlan.read(folder.path)
+        _check_record(folder)
         if options.islands is not None:
             plan = dataclasses.replace(
                 plan,
@@ -218,6 +221,21 @@ def _finish(
             certificate = certify(folder, reference_state_hash=reference)
     draw_run(folder)
     return LaunchResult(folder=folder, outcome="done", certificate=certificate)
+
+
+def _check_record(folder: RunFolder) -> None:
+    """Refuse a `run.json` that was cut or edited before anything starts.
+
+    Raises:
+        RunError: a field that training or the certificate reads is missing.
+    """
+    record = folder.record()
+    missing = [name for name in _RECORD_FIELDS if name not in record]
+    if missing:
+        raise RunError(
+            f"{folder.path / RUN_FILE}: lacks {', '.join(missing)}",
+            remedy="put the file back as the launch wrote it, or launch the job again",
+        )
 
 
 def _is_done(folder: RunFolder) -> bool:

@@ -40,8 +40,8 @@ def prepare(
     Returns:
         `capture`: {cached, seconds, gradient_error, nodes, ops, parameters}; and unless
         `capture_only`, `data`: {count, seq_len, digest, supervised_tokens}, `state_hash` of
-        the initial state, and `stored_constants`, the names of the constants that belong into
-        every checkpoint's weight file.
+        the initial state, and `constants`: {digest, stored}, the digest of their file and the
+        names of those that belong into every checkpoint's weight file.
 
     Raises:
         LumaError: the job, the model or the data is wrong.
@@ -88,7 +88,7 @@ def _prepare_training(
     data = prepare_data(spec, captured.tokenizer, folder.data_dir, progress)
     progress(f"data: {data.count:,} samples of {data.seq_len} tokens")
     _check_vocabulary(captured.model, data.largest_token)
-    state_hash, stored = _write_initial_state(spec, captured, folder)
+    state_hash, constants = _write_initial_state(spec, captured, folder)
     return {
         "data": {
             "count": data.count,
@@ -97,7 +97,7 @@ def _prepare_training(
             "supervised_tokens": data.supervised_tokens,
         },
         "state_hash": state_hash,
-        "stored_constants": stored,
+        "constants": constants,
     }
 
 
@@ -119,11 +119,12 @@ def _check_vocabulary(model: Any, largest_token: int) -> None:
 
 def _write_initial_state(
     spec: JobSpec, captured: Captured, folder: RunFolder
-) -> tuple[str, list[str]]:
+) -> tuple[str, dict[str, Any]]:
     """Write the state before step 0: the loaded weights, zero moments, no block seen yet.
 
     Returns:
-        The state's hash, and the names of the constants in the weight file.
+        The state's hash; and of the constants, their file's digest and the names of those that
+        every checkpoint's weight file holds.
     """
     from runtime.agent.checkpoint import write_checkpoint, write_constants
     from runtime.agent.state import initial_state
@@ -136,7 +137,7 @@ def _write_initial_state(
             by_role[item.role][item.target] = captured.arrays[item.target]
     params = by_role["param"]
     constants = by_role["frozen"] | by_role["buffer"]
-    write_constants(folder.path / "constants.safetensors", constants)
+    record = write_constants(folder.path / "constants.safetensors", constants)
     stored = {name: array for name, array in constants.items() if name in captured.weight_names}
     blocks = sum(n_blocks(array.size) for array in params.values())
     info = write_checkpoint(
@@ -147,7 +148,7 @@ def _write_initial_state(
         constants=stored,
         threads=0,
     )
-    return info.state_hash, sorted(stored)
+    return info.state_hash, {"digest": record.blake3, "stored": sorted(stored)}
 
 
 if __name__ == "__main__":

@@ -74,7 +74,8 @@ def run_plan(spec: JobSpec, built: Built, plan: LocalPlan) -> RunPlan:
         ),
         sample_count=built.prepared["data"]["count"],
         data_digest=built.prepared["data"]["digest"],
-        stored_constants=tuple(built.prepared["stored_constants"]),
+        stored_constants=tuple(built.prepared["constants"]["stored"]),
+        constants_digest=built.prepared["constants"]["digest"],
     )
 
 

@@ -180,7 +180,7 @@ class Supervisor:
             raise RunError(
                 f"{process.name} met an error that no other island would escape:\n"
                 f"{self._tail(process.name)}",
-                remedy=f"the run folder is whole: {self._resume_command()}",
+                remedy=f"when the cause is gone, {self._resume_command()}",
             )
         free = code == 0 or (code < 0 and process.name in self._joined)
         self._count_death(process, free=free, what=process.name)

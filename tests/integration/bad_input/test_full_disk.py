@@ -30,8 +30,8 @@ def test_no_space_for_a_checkpoint_in_the_middle_of_training(
     run = fresh(small_disk(64 << 20) / "run")
     checkpoint = pages(finished.folder / "checkpoints" / "step-000002")
     # The log and the events fit, and one checkpoint, but not a second one.
-    small_disk(pages(run.folder) + checkpoint + checkpoint // 2 + (1 << 19))
-    refused(run.resume(), 1, "space", "luma launch --resume")
+    small_disk(pages(run.folder) + checkpoint + checkpoint // 2 + (1 << 18))
+    refused(run.resume(), 1, "the checkpoint was not written", "space", "luma launch --resume")
     status = luma("status", run.folder, "--json")
     assert status.returncode == 0, status.stderr
     kept = sorted(path.name for path in (run.folder / "checkpoints").iterdir())

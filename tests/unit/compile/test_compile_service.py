@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 import runtime
@@ -231,17 +232,9 @@ def test_a_child_that_dies_gives_an_error_not_an_entry(
     square_package: GraphPackage, tmp_path: Path
 ) -> None:
     def kill_child(_event: Mapping[str, object]) -> None:
-        me = os.getpid()
-        listing = subprocess.run(
-            ["ps", "-o", "pid=,args=", "--ppid", str(me)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        for line in listing.stdout.splitlines():
-            pid, arguments = line.split(maxsplit=1)
-            if "runtime.compiler.worker" in arguments:
-                os.kill(int(pid), signal.SIGKILL)
+        for child in psutil.Process().children():
+            if "runtime.compiler.worker" in child.cmdline():
+                child.kill()
 
     with pytest.raises(CompileError, match="killed by signal 9"):
         compile_package(

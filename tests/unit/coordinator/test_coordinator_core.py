@@ -68,9 +68,18 @@ class Run:
                 self.log[action.commit.step] = action.commit.sum_hash
         return self.last
 
-    def hello(self, island: str, *, step: int = -1, attempt: int = 0, h: str | None = None) -> None:
+    def hello(
+        self,
+        island: str,
+        *,
+        step: int = -1,
+        attempt: int = 0,
+        h: str | None = None,
+        chip_class: str = "cpu/x",
+    ) -> None:
         held = None if h is None else {"step": step, "hash": h}
-        self.take("hello", island, pid=1, host="h", port=1, step=step, attempt=attempt, sum=held)
+        where = {"pid": 1, "host": "h", "port": 1, "chip_class": chip_class}
+        self.take("hello", island, step=step, attempt=attempt, sum=held, **where)
 
     def sent(self, kind: str, island: str | None = None) -> list[dict[str, Any]]:
         return [
@@ -313,6 +322,17 @@ def test_a_joiner_gets_the_state_of_the_step_in_flight_and_takes_part_in_it() ->
     run.take("synced", "c", request=wanted["request"], step=1, attempt=0)
     assert run.core.members == ["a", "b", "c"]
     assert run.sent("reduce", "c")[0]["shards"] == []
+
+
+def test_an_island_of_another_chip_class_is_refused_for_its_bits_would_differ() -> None:
+    run = Run()
+    run.begin("a", "b")
+    run.hello("c", chip_class="cpu/y")
+    assert run.sent("exit", "c") == [{"type": "exit", "reason": "refused"}]
+    assert "cpu/y" in run.emitted("left")[0]["reason"]
+    assert run.core.members == ["a", "b"]
+    run.step("a", "b")
+    assert run.core.step == 1
 
 
 def test_the_answer_to_an_older_request_is_not_taken_for_the_newer_one() -> None:

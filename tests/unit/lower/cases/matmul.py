@@ -52,7 +52,7 @@ def _convolution_backward(d: Draw) -> Any:
 
     (x, weight, bias, *rest), _ = _convolution(d)
     y = torch.ops.aten.convolution.default(x, weight, bias, *rest)
-    mask = d.pick([True, True, True], [False, True, False], [True, False, True])
+    mask = d.pick([True, True, True], [False, True, False], [False, True, True])
     return (d.tensor(y.shape, edges=False), x, weight, [6], *rest, mask), {}
 
 
