@@ -9,18 +9,28 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.context import Context
-from benchmarks.elastic import LARGE, SMALL
 from benchmarks.fleet import Fleet
 from benchmarks.result import Goal, Result
-from benchmarks.runs import copied, prepared
+from benchmarks.runs import BenchJob, copied, prepared
+
+_LARGE = BenchJob(
+    name="smollm2-135m-small-steps",
+    builder="smollm2_135m",
+    micro_shards=1,
+    micro_batch=1,
+    seq_len=32,
+)
+_SMALL = BenchJob(
+    name="qwen3-128x4-small-steps", builder="qwen3_128x4", micro_shards=1, micro_batch=1, seq_len=32
+)
 
 
 def measure(context: Context) -> list[Result]:
     """Let an island write checkpoints while it trains, and save the same arrays plainly, in turns.
 
-    The steps have one micro-shard each, so that a checkpoint comes every few seconds.
+    The steps are as small as they can be, so that a checkpoint comes every few seconds.
     """
-    job = context.pick(LARGE, SMALL)
+    job = context.pick(_LARGE, _SMALL)
     template = prepared(context, job)
     later: list[float] = []
     first: list[float] = []
@@ -34,7 +44,6 @@ def measure(context: Context) -> list[Result]:
             folder = copied(
                 template,
                 context.work / "checkpoint",
-                micro_shards=1,
                 checkpoint_every=2,
                 threads_per_island=context.threads,
                 heartbeat_timeout_s=60.0,

@@ -118,10 +118,10 @@ class Coordinator:
         self.islands[name] = island
         island.step = event["step"]
         chip_class = event.get("chip_class")
-        self._emit("joined", island=name, pid=island.pid, chip_class=chip_class)
         if self._refuses(chip_class):
             self._refuse(name, chip_class)
             return
+        self._emit("joined", island=name, pid=island.pid, chip_class=chip_class)
         held, attempt = event.get("sum"), event["attempt"]
         if held is not None and self._known_sum(island.step) == held["hash"]:
             # The step was committed, and the word of it was lost with the last coordinator.
@@ -145,7 +145,7 @@ class Coordinator:
         reason = f"chip class {chip_class}; this run's islands have {self.chip_class}"
         self._send(name, "exit", reason="refused")
         del self.islands[name]
-        self._emit("left", island=name, reason=reason)
+        self._emit("refused", island=name, reason=reason)
 
     def _on_loaded(self, event: Message, now: float) -> None:
         """An island has read the newest checkpoint."""

@@ -68,6 +68,7 @@ def certify(folder: RunFolder, *, reference_state_hash: str | None = None) -> Ce
         "data_digest": plan.data_digest,
         "seed": plan.seed,
         "target": plan.target,
+        "chip_classes": history.chip_classes(),
         "micro_shards": plan.micro_shards,
         "islands": plan.islands,
         "versions": record["versions"],
@@ -131,6 +132,9 @@ def _problems(
     lost = history.lost_steps()
     if lost:
         problems.append(f"committed steps are missing from the final history: {lost[:20]}")
+    classes = history.chip_classes()
+    if len(classes) > 1:
+        problems.append(f"the islands were of several chip classes: {', '.join(classes)}")
     if state_hash is None:
         problems.append("no island gave a hash of the final state")
     if reference is not None and reference != state_hash:

@@ -123,6 +123,10 @@ class History:
         ]
         return sorted(lanes, key=lambda lane: lane.joined)
 
+    def chip_classes(self) -> list[str]:
+        """Give the chip classes of all islands that computed."""
+        return sorted({str(event["chip_class"]) for event in self.of_kind("joined")})
+
     def lost_steps(self) -> list[int]:
         """Give the committed steps that the final history lacks, or holds with another sum."""
         final = {commit.step: commit.sum_hash for commit in self.commits}

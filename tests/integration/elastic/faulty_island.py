@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 FAULTS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -110,7 +111,7 @@ def hold(step: int, gate: str) -> None:
     original = trainer.Trainer.run_shard
 
     def wrapped(self: Any, s: int, shard: int) -> None:
-        while s >= step and not os.path.exists(gate):
+        while s >= step and not Path(gate).exists():
             time.sleep(0.01)
         original(self, s, shard)
 

@@ -329,7 +329,7 @@ def test_an_island_of_another_chip_class_is_refused_for_its_bits_would_differ() 
     run.begin("a", "b")
     run.hello("c", chip_class="cpu/y")
     assert run.sent("exit", "c") == [{"type": "exit", "reason": "refused"}]
-    assert "cpu/y" in run.emitted("left")[0]["reason"]
+    assert "cpu/y" in run.emitted("refused")[0]["reason"]
     assert run.core.members == ["a", "b"]
     run.step("a", "b")
     assert run.core.step == 1

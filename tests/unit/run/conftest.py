@@ -83,7 +83,13 @@ def write_recorded_run(path: Path, *, kill_step: int | None = 12, done: bool = T
     members = ("island-0", "island-1", "island-2")
     for number, name in enumerate(members):
         events.append(
-            {"time": START + 2 + 0.1 * number, "kind": "joined", "island": name, "pid": number}
+            {
+                "time": START + 2 + 0.1 * number,
+                "kind": "joined",
+                "island": name,
+                "pid": number,
+                "chip_class": "cpu/x",
+            }
         )
     events.append({"time": START + 2.3, "kind": "epoch", "epoch": 1, "members": members, "step": 0})
     now = START + 2.5
@@ -142,7 +148,13 @@ def _kill(now: float) -> list[dict]:
         {"time": now + 0.15, "kind": "left", "island": "island-1", "reason": "connection closed"},
         {"time": now + 0.15, "kind": "redo", "step": 12, "reason": "membership", "shards": [1]},
         {"time": now + 0.2, "kind": "exited", "island": "island-1", "pid": 1, "code": -9},
-        {"time": now + 1.0, "kind": "joined", "island": "island-3", "pid": 3},
+        {
+            "time": now + 1.0,
+            "kind": "joined",
+            "island": "island-3",
+            "pid": 3,
+            "chip_class": "cpu/x",
+        },
     ]
 
 

@@ -80,6 +80,16 @@ def test_a_log_that_does_not_hold_what_was_promised_is_found(
     assert any(problem in text for text in certificate["problems"]), certificate["problems"]
 
 
+def test_islands_of_two_chip_classes_are_not_certified_as_exact(recorded_run):
+    folder = recorded_run()
+    text = folder.events_file.read_text()
+    folder.events_file.write_text(text.replace("cpu/x", "cpu/y", 1))
+    certificate = certify(folder)
+    assert certificate["chip_classes"] == ["cpu/x", "cpu/y"]
+    assert certificate["level"] == "violated"
+    assert any("several chip classes" in text for text in certificate["problems"])
+
+
 def test_a_kill_from_outside_is_an_interruption_too(recorded_run):
     folder = recorded_run(kill_step=None)
     events = [json.loads(line) for line in folder.events_file.read_text().splitlines()]
