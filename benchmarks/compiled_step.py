@@ -90,4 +90,4 @@ class CompiledStep:
 
 if __name__ == "__main__":
     step = CompiledStep()
-    serve({"load": step.load, "run": step.run})
+    serve({"load": step.load, "run": step.run, "processor_s": time.process_time})

@@ -34,14 +34,19 @@ def _measure_shape(context: Context, name: str) -> Result:
     with contextlib.ExitStack() as stack:
         sides, losses, notes = _open_sides(context, stack, name, folder)
         _check_losses(name, losses)
-        runs = _take_turns(context, sides, name)
+        runs, processor = _take_turns(context, sides, name)
     return Result(
         name=f"step/{name}",
         unit="s",
         luma=runs.pop("luma"),
         baselines=runs,
         goal=_GOAL,
-        notes={"threads": context.threads, "loss": losses, **notes},
+        notes={
+            "threads": context.threads,
+            "loss": losses,
+            "processor_s_a_step": processor,
+            **notes,
+        },
     )
 
 
@@ -105,13 +110,21 @@ def _check_losses(name: str, losses: dict[str, float]) -> None:
             raise ChildError(f"step/{name}: {side} has loss {loss}, luma {losses['luma']}")
 
 
-def _take_turns(context: Context, sides: dict[str, Child], name: str) -> dict[str, list[float]]:
+def _take_turns(
+    context: Context, sides: dict[str, Child], name: str
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Give each side's runs, and its processor seconds a step, spinning of idle threads included."""
     rounds, burst = context.pick((6, 3), (3, 4))
     for child in sides.values():
         child.ask("run", count=2)  # fresh memory, first touches
+    before = {side: child.ask("processor_s") for side, child in sides.items()}
     runs: dict[str, list[float]] = {side: [] for side in sides}
     for number in range(rounds):
         context.say(f"step/{name}: round {number + 1} of {rounds}")
         for side, child in sides.items():
             runs[side] += child.ask("run", count=burst)
-    return runs
+    processor = {
+        side: round((child.ask("processor_s") - before[side]) / (rounds * burst), 3)
+        for side, child in sides.items()
+    }
+    return runs, processor

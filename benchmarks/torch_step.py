@@ -65,4 +65,4 @@ class TorchStep:
 
 if __name__ == "__main__":
     step = TorchStep()
-    serve({"load": step.load, "run": step.run})
+    serve({"load": step.load, "run": step.run, "processor_s": time.process_time})

@@ -226,7 +226,8 @@ class IslandProcess:
 
         def work() -> Message:
             norm = self._trainer.apply(totals)
-            state_hash = self._trainer.state().hash() if hash_state else None
+            threads = self._plan.threads_per_island  # one alone hashes 1.6 GB for a second
+            state_hash = self._trainer.state().hash(threads=threads) if hash_state else None
             return {
                 "type": "applied",
                 "step": step + 1,

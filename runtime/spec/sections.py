@@ -225,7 +225,7 @@ class TrainSection(Section):
     """activation checkpointing"""
     checkpoint: CheckpointSection = CheckpointSection()
     """checkpoints"""
-    headroom: Annotated[int, Field(ge=1, le=MAX_HEADROOM)] = 3
+    headroom: Annotated[int, Field(ge=1, le=MAX_HEADROOM)] = 5
     """a gradient may grow by 2^headroom from step to step before a step is redone"""
 
     @property

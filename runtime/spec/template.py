@@ -52,7 +52,7 @@ train:
   checkpoint:
     every: auto                   # or a number of steps
     keep: 2
-  headroom: 3                     # a gradient may grow by 2^3 in a step before it is redone
+  headroom: 5                     # a gradient may grow by 2^5 in a step before it is redone
 
 data:
   source: ./data                  # file, folder, hf:// data set, or a list of them

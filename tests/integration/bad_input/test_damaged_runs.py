@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,15 +102,6 @@ def test_two_launches_of_one_run_at_once(fresh: Callable[..., Ready], tmp_path: 
         again = luma("launch", job, "--yes", "--run", run.folder)
         refused(again, 1, "in use by another launch", "--run")
     assert not (run.folder / "log.sqlite").exists()
-
-
-@pytest.mark.slow
-def test_serve_on_a_port_in_use_is_refused(finished: Ready) -> None:
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        holder.listen()
-        port = holder.getsockname()[1]
-        refused(luma("serve", finished.folder, "--port", str(port)), 1, str(port), "in use")
 
 
 def test_a_damaged_commit_log_is_named(fresh: Callable[..., Ready]) -> None:

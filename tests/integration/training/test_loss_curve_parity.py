@@ -24,10 +24,21 @@ from tests.integration.training.conftest import SEED, STEPS, Launched, chats
 from tests.integration.training.eager import EagerRun, eager_run, load_module
 
 LOSS_TOLERANCE = 1e-6
-NORM_TOLERANCE = 3e-6
+# The rounding of a gradient is relative to the largest of its block (4,096 elements): one element that
+# is all but zero in its first step gets another first update from Adam, which the norm shows.
+NORM_TOLERANCE = 3e-5
 # Where a gradient is all rounding, Adam's first steps go by its sign: a few elements differ more.
 WORST_ELEMENT = 0.1
 MOVEMENT_TOLERANCE = 1e-3
+
+KINDS = [
+    "packed",
+    pytest.param("unpacked", marks=pytest.mark.slow),
+    "dropout",
+    "buffer",
+    "lora",
+    "chat",
+]
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -73,7 +84,7 @@ def relative(found: list[float], expected: list[float]) -> np.ndarray:
     return np.abs(np.array(found) - np.array(expected)) / np.abs(np.array(expected))
 
 
-@pytest.mark.parametrize("kind", ["packed", "unpacked", "dropout", "buffer", "lora", "chat"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_loss_curve_is_that_of_a_plain_torch_loop(
     launched: Callable[[str], Launched], eager: Callable[[str], EagerRun], kind: str
 ) -> None:
@@ -86,7 +97,7 @@ def test_loss_curve_is_that_of_a_plain_torch_loop(
     assert reference.losses[-1] < reference.losses[0], "nothing was learned: a weak comparison"
 
 
-@pytest.mark.parametrize("kind", ["packed", "unpacked", "dropout", "buffer", "lora", "chat"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_final_weights_are_those_of_a_plain_torch_loop(
     launched: Callable[[str], Launched], eager: Callable[[str], EagerRun], kind: str
 ) -> None:

@@ -11,6 +11,7 @@ from runtime.compiler.lower.dtypes import Scalar, cast, floating, is_integral, p
 from runtime.compiler.lower.registry import op
 
 _LARGEST_PRODUCT = 4
+_HALF = 0.5
 _UNARY = {
     "abs": jnp.abs,
     "acos": jnp.arccos,
@@ -131,8 +132,13 @@ def power(x: Array | Scalar, y: Array) -> Array:
 
 @op("aten.pow.Tensor_Scalar")
 def power_of_number(x: Array, exponent: Scalar) -> Array:
-    """Give x to the power of a constant; small whole exponents become products."""
+    """Give x to the power of a constant: small whole exponents are products, halves are roots.
+
+    Torch takes roots as well, so a negative infinity gives NaN and not a power's infinity.
+    """
     x, wide = promote(x, exponent)
+    if abs(exponent) == _HALF:
+        return jnp.sqrt(x) if exponent > 0 else lax.rsqrt(x)
     if float(exponent).is_integer() and abs(exponent) <= _LARGEST_PRODUCT:
         return lax.integer_pow(x, int(exponent))
     return jnp.power(x, wide)
