@@ -257,9 +257,14 @@ def _temp_folder(root: Path, name: str) -> Generator[Path]:
     while True:
         path = root / f"{_TEMP_PREFIX}{name}-{secrets.token_hex(4)}"
         path.mkdir()
-        with _locked(path) as mine:
+        with contextlib.ExitStack() as lock:
+            # Another writer's clean-up may come between mkdir and the lock, or hold it, or be done.
+            try:
+                mine = lock.enter_context(_locked(path))
+            except FileNotFoundError:
+                continue
             if mine is False or not path.exists():
-                continue  # another writer's clean-up came between mkdir and the lock
+                continue
             try:
                 yield path
             finally:

@@ -137,11 +137,13 @@ class Fleet:
         with (self.run_dir / "islands" / f"{name}.log").open("ab") as log:
             return subprocess.Popen([sys.executable, *words], stderr=log, stdout=log)
 
-    def start(self, islands: int, **first_island: Any) -> None:
-        """Start everything; `first_island` is given to island-0's start."""
+    def start(
+        self, islands: int, *, others: dict[str, Any] | None = None, **first_island: Any
+    ) -> None:
+        """Start everything; `first_island` is how island-0 is started, `others` the rest."""
         self.start_coordinator()
         for number in range(islands):
-            self.start_island(number, **(first_island if number == 0 else {}))
+            self.start_island(number, **(first_island if number == 0 else others or {}))
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
         """Give the run's events, of one kind if asked."""

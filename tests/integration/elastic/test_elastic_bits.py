@@ -8,6 +8,7 @@ import time
 import pytest
 
 from runtime.agent.checkpoint import latest_checkpoint
+from runtime.coordinator.log import LOG_FILE, CommitLog
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -80,9 +81,11 @@ def test_everything_killed_resumes_from_the_last_durable_step(make_fleet, same_b
     fleet.start_island(2)
     fleet.start_island(3)
     same_bits(fleet)
-    assert {"from_step": 7, "to_step": 4} in [
-        {k: e[k] for k in ("from_step", "to_step")} for e in fleet.events("rewound")
-    ] or fleet.events("rewound")
+    (rewound,) = fleet.events("rewound")
+    assert rewound["to_step"] == 4
+    assert rewound["from_step"] >= 7
+    log = CommitLog(fleet.run_dir / LOG_FILE, read_only=True)
+    assert log.recommit_count() == rewound["from_step"] - 4, "each was computed again, same bits"
 
 
 def test_resume_falls_back_over_a_torn_checkpoint(make_fleet, same_bits) -> None:
@@ -120,21 +123,26 @@ def test_island_four_times_slower_gets_fewer_shards(make_fleet, same_bits) -> No
     settled = fleet.events("commit")[3:]
     slow = sum(len(commit["shards"].get("island-0", [])) for commit in settled)
     fast = sum(len(commit["shards"].get("island-1", [])) for commit in settled)
-    assert slow < fast
+    assert 2 * slow <= fast
 
 
 @pytest.mark.parametrize("phase", ["after-shard:4", "in-ring:4", "before-apply:4"])
-def test_zombie_is_refused_and_comes_back_as_a_newcomer(make_fleet, same_bits, phase) -> None:
+def test_zombie_is_refused_and_comes_back_as_a_newcomer(
+    make_fleet, same_bits, tmp_path, phase: str
+) -> None:
     """SIGSTOP for longer than the heartbeat, then SIGCONT: the late result must not count."""
-    fleet = make_fleet(3)
-    fleet.start(3, fault=f"stop@{phase}")
-    fleet.wait(
-        lambda: [e for e in fleet.events("left") if e["island"] == "island-0"], "the expulsion"
-    )
+    fleet, gate = make_fleet(3), tmp_path / "gate"
+    fleet.start(3, others={"hold": (6, gate)}, fault=f"stop@{phase}")
+    fleet.wait(lambda: fleet.events("left"), "the expulsion")
+    (left,) = fleet.events("left")
+    assert (left["island"], left["reason"]) == ("island-0", "no heartbeat")
     fleet.processes["island-0"].send_signal(signal.SIGCONT)
+    back = fleet.wait(
+        lambda: [e for e in fleet.events("joined") if e["island"] == "island-0"][1:], "the return"
+    )
+    assert back[0]["pid"] == fleet.processes["island-0"].pid, "it is the same process"
+    gate.touch()
     same_bits(fleet)
-    (left,) = [e for e in fleet.events("left") if e["island"] == "island-0"][:1]
-    assert left["reason"] == "no heartbeat"
 
 
 def test_notice_hands_over_and_leaves_without_a_redo(make_fleet, same_bits, tmp_path) -> None:

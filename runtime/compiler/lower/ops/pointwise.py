@@ -190,18 +190,19 @@ def minimum(x: Array, y: Array) -> Array:
 @op("aten.clamp.default", "aten.clamp.Tensor")
 def clamp(x: Array, low: Any = None, high: Any = None) -> Array:
     """Limit to [low, high], the upper bound winning where they cross; NaN stays."""
+    x, *bounds = promote(x, *(bound for bound in (low, high) if bound is not None))
     if low is not None:
-        x = jnp.maximum(*promote(x, low))
-    return x if high is None else jnp.minimum(*promote(x, high))
+        x = jnp.maximum(x, bounds[0])
+    return x if high is None else jnp.minimum(x, bounds[-1])
 
 
 @op("aten.clamp_min.default", "aten.clamp_min.Tensor")
 def clamp_min(x: Array, low: Any) -> Array:
     """Limit from below; NaN stays."""
-    return jnp.maximum(*promote(x, low))
+    return clamp(x, low)
 
 
 @op("aten.clamp_max.default", "aten.clamp_max.Tensor")
 def clamp_max(x: Array, high: Any) -> Array:
     """Limit from above; NaN stays."""
-    return jnp.minimum(*promote(x, high))
+    return clamp(x, None, high)
