@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.context import Context
-from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan
+from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan, new_run_id
 from runtime.run.build import Built, build
 from runtime.run.files import link_tree
 from runtime.run.folder import RunFolder, RunFolderBuilder
@@ -119,6 +119,7 @@ def _plan(spec: JobSpec, built: Built) -> RunPlan:
     train, optimizer = spec.train, spec.train.optimizer
     data = built.prepared["data"]
     return RunPlan(
+        run_id=new_run_id(),
         total_steps=NEVER,
         micro_shards=train.micro_shards,
         micro_batch=train.micro_batch,

@@ -8,7 +8,9 @@ import os
 import sys
 from pathlib import Path
 
+from runtime.agent.exit_codes import ExitCode
 from runtime.agent.threads import island_environment
+from runtime.coordinator.fence import ISLANDS_LOCK, Fence
 from runtime.coordinator.plan import RunPlan
 from runtime.spec.errors import LumaError
 
@@ -21,12 +23,16 @@ def main() -> int:
     options = parser.parse_args()
     try:
         plan = RunPlan.read(options.run)
+        # Held until this process ends: a launcher waits for it before it touches the folder.
+        lock = Fence(options.run / ISLANDS_LOCK, shared=True)
         # XLA reads these once, when jax is first imported; the imports below rely on it.
         os.environ.update(island_environment(plan.threads_per_island))
-        return asyncio.run(_serve(options.run, options.name, plan))
+        code = asyncio.run(_serve(options.run, options.name, plan))
+        del lock
+        return code
     except LumaError as error:
         print(error.diagnostics(), file=sys.stderr)  # noqa: T201 - the process's own log
-        return 3
+        return ExitCode.FATAL
 
 
 async def _serve(run_dir: Path, name: str, plan: RunPlan) -> int:

@@ -31,6 +31,7 @@ class Do:
     (base: back to the committed scale), `start_ring` (epoch, step, attempt, members), `abort_ring`,
     `apply` (step, hash_state), `raise_scale`, `load`, `receive_state` (ticket, step, attempt,
     donor), `install` (ticket, step, attempt), `send_state` (step, attempt, island, host, port),
+    `cancel_send` (island),
     `checkpoint` (step), `exit` (reason).
     """
 
@@ -165,6 +166,12 @@ class IslandCore:
 
     def _on_send_state(self, event: Message) -> None:
         self._sends_wanted.append(event)
+
+    def _on_cancel_send(self, event: Message) -> None:
+        """The receiver is gone; a hand-over under way ends at once, as `state_sent`."""
+        island = event["island"]
+        self._sends_wanted = [w for w in self._sends_wanted if w["island"] != island]
+        self._do("cancel_send", island=island)
 
     def _on_state_sent(self, event: Message) -> None:
         self._sending -= 1

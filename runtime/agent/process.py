@@ -5,7 +5,8 @@ to threads. One thread computes (programs run one after another), one drives the
 checkpoints; short-lived ones move state. A thread's end comes back to the loop as an event.
 
 When the coordinator is gone the island goes on with what it was leased and tries to reach a new
-one, whose address appears in the run folder; it gives up after `_PATIENCE_S`.
+one, whose address appears in the run folder; it gives up after `_PATIENCE_S`, and after
+`_ORPHAN_PATIENCE_S` when its launcher is gone too: nobody would start a coordinator again.
 """
 
 from __future__ import annotations
@@ -14,17 +15,20 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runtime.agent.checkpoints import CheckpointStore
 from runtime.agent.core import Do, IslandCore, Send
-from runtime.agent.peers import Meeting, PeerError, PeerServer, dial
+from runtime.agent.exit_codes import ExitCode
+from runtime.agent.peers import Meeting, PeerError, PeerServer, dial, interrupt
 from runtime.agent.ring import Ring, RingTag
 from runtime.agent.trainer import COUNTERS, Totals, Trainer
 from runtime.agent.transfer import HandedState, receive_state, send_state
@@ -36,9 +40,25 @@ from runtime.spec.errors import CoordinationError, LumaError
 
 _RETRY_S = 0.1
 _PATIENCE_S = 60.0
+_ORPHAN_PATIENCE_S = 5.0
+_STOPPED_S = 1.0
 _TRANSFER_TIMEOUT_S = 60.0
-_EXIT_CODES = {"done": 0, "stopped": 0, "left": 0, "failed": 1}
-LOST_COORDINATOR = 3
+_EXIT_CODES = {
+    "done": ExitCode.DONE,
+    "stopped": ExitCode.DONE,
+    "left": ExitCode.DONE,
+    "failed": ExitCode.FAILED,
+    "refused": ExitCode.REFUSED,
+    "wedged": ExitCode.CRASHED,
+}
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """A hand-over to another island; whoever sets one field looks at the other afterwards."""
+
+    connection: socket.socket | None = None
+    cancelled: bool = False
 
 
 class IslandProcess:
@@ -67,10 +87,15 @@ class IslandProcess:
         self._checkpoint_thread = ThreadPoolExecutor(1, "checkpoint")
         self._peers: PeerServer | None = None
         self._token = ""
+        self._secret = ""
         self._ring: Ring | None = None
         self._totals: Totals | None = None
         self._ticket = -1
         self._arrived: dict[int, HandedState] = {}
+        self._outgoing: dict[str, _Outgoing] = {}
+        self._busy_since: float | None = None
+        self._stopped_s = 0.0
+        self._hash_s = 0.0
         self._exit: asyncio.Future[int] | None = None
 
     async def run(self) -> int:
@@ -101,13 +126,17 @@ class IslandProcess:
 
     async def _stay_connected(self) -> int:
         """Keep a connection to whatever coordinator the run has; end when none comes back."""
+        parent = os.getppid()
         alone_since = time.monotonic()
-        while time.monotonic() - alone_since < _PATIENCE_S:
+        while True:
+            patience_s = _PATIENCE_S if os.getppid() == parent else _ORPHAN_PATIENCE_S
+            if time.monotonic() - alone_since > patience_s:
+                break
             if await self._one_connection():
                 alone_since = time.monotonic()
             await asyncio.sleep(_RETRY_S)
-        _log(f"no coordinator for {_PATIENCE_S:.0f} s: giving up; the run can be resumed")
-        return LOST_COORDINATOR
+        _log(f"no coordinator for {patience_s:.0f} s: giving up; the run can be resumed")
+        return ExitCode.LOST_COORDINATOR
 
     async def _one_connection(self) -> bool:
         """Connect, serve until the connection ends; False when there was nobody."""
@@ -122,6 +151,7 @@ class IslandProcess:
         self._writer = writer
         assert self._peers is not None  # noqa: S101 - made by _join_run
         me = {
+            "run_id": self._plan.run_id,
             "pid": os.getpid(),
             "host": self._peers.host,
             "port": self._peers.port,
@@ -147,13 +177,25 @@ class IslandProcess:
     def _join_run(self, token: str) -> None:
         if self._peers is None or self._token != token:
             self._token = token
-            self._peers = PeerServer(token)
+            # An island of an older run in this folder may know the token, and never the id.
+            self._secret = f"{self._plan.run_id}/{token}"
+            self._peers = PeerServer(self._secret)
 
     async def _beat(self) -> None:
         interval = min(1.0, self._plan.heartbeat_timeout_s / 4)
         while True:
+            before = time.monotonic()
             await asyncio.sleep(interval)
-            self._tell({"type": "heartbeat"})
+            late = time.monotonic() - before - interval
+            if late > _STOPPED_S:  # SIGSTOP: nothing was computed meanwhile, so nothing hangs
+                self._stopped_s += late
+            since = self._busy_since
+            task_s = 0.0 if since is None else self._awake() - since
+            self._tell({"type": "heartbeat", "task_s": round(max(task_s, 0.0), 3)})
+
+    def _awake(self) -> float:
+        """Give the time in which this process was not stopped, in seconds."""
+        return time.monotonic() - self._stopped_s
 
     def _tell(self, message: Message) -> None:
         if self._writer is not None and not self._writer.is_closing():
@@ -186,6 +228,18 @@ class IslandProcess:
 
         pool.submit(guarded)
 
+    def _computing(self, work: Callable[[], Message]) -> None:
+        """Run `work` in the compute thread, one at a time, and know for how long."""
+
+        def timed() -> Message:
+            try:
+                return work()
+            finally:
+                self._busy_since = None
+
+        self._busy_since = self._awake()
+        self._in_thread(self._compute, timed)
+
     def _do_run_shard(self, step: int, shard: int) -> None:
         def work() -> Message:
             begin = time.perf_counter()
@@ -193,7 +247,7 @@ class IslandProcess:
             seconds = time.perf_counter() - begin
             return {"type": "shard_finished", "step": step, "shard": shard, "seconds": seconds}
 
-        self._in_thread(self._compute, work)
+        self._computing(work)
 
     def _do_fold(self) -> None:
         self._trainer.fold()
@@ -219,7 +273,7 @@ class IslandProcess:
             self._trainer.load_state(state)
             return {"type": "loaded", "step": state.step, "state_hash": info.state_hash}
 
-        self._in_thread(self._compute, work)
+        self._computing(work)
 
     def _do_apply(self, step: int, *, hash_state: bool) -> None:
         totals = self._reduced()
@@ -227,7 +281,9 @@ class IslandProcess:
         def work() -> Message:
             norm = self._trainer.apply(totals)
             threads = self._plan.threads_per_island  # one alone hashes 1.6 GB for a second
+            begin = time.perf_counter()
             state_hash = self._trainer.state().hash(threads=threads) if hash_state else None
+            self._hash_s = time.perf_counter() - begin
             return {
                 "type": "applied",
                 "step": step + 1,
@@ -235,23 +291,24 @@ class IslandProcess:
                 "state_hash": state_hash,
             }
 
-        self._in_thread(self._compute, work)
+        self._computing(work)
 
     def _do_checkpoint(self, step: int) -> None:
         def work() -> Message:
             begin = time.perf_counter()
             snapshot = self._store.take_snapshot(self._trainer.state())
-            stall_s = time.perf_counter() - begin
+            # Training stands still for the hash of the state too, which `apply` has taken.
+            stall_s = time.perf_counter() - begin + self._hash_s
             self._in_thread(
                 self._checkpoint_thread, lambda: self._store.write(snapshot, stall_s=stall_s)
             )
             return {"type": "snapshot_taken", "step": step}
 
-        self._in_thread(self._compute, work)
+        self._computing(work)
 
     def _do_exit(self, reason: str) -> None:
         if self._exit is not None and not self._exit.done():
-            self._exit.set_result(_EXIT_CODES.get(reason, 1))
+            self._exit.set_result(_EXIT_CODES.get(reason, ExitCode.FAILED))
 
     # ---------------------------------------------------------- ring, transfer
 
@@ -265,7 +322,7 @@ class IslandProcess:
             me=self._core.name,
             members=[(m["name"], m["host"], m["port"]) for m in members],
             server=self._peers,
-            token=self._token,
+            token=self._secret,
         )
         self._ring = ring
         self._in_thread(self._ring_thread, lambda: self._reduce(ring, tag, len(members)))
@@ -305,17 +362,27 @@ class IslandProcess:
     def _do_send_state(self, step: int, attempt: int, island: str, host: str, port: int) -> None:
         handed = self._trainer.handed_state(attempt)
         meeting = Meeting("state", f"{step}/{attempt}", self._core.name)
+        outgoing = self._outgoing[island] = _Outgoing()
 
         def work() -> Message:
             try:
-                with dial((host, port), meeting, self._token, timeout_s=5.0) as connection:
+                with dial((host, port), meeting, self._secret, timeout_s=5.0) as connection:
                     connection.settimeout(_TRANSFER_TIMEOUT_S)
-                    send_state(connection, handed)
+                    outgoing.connection = connection
+                    if not outgoing.cancelled:
+                        send_state(connection, handed)
             except PeerError as error:
                 _log(f"state for {island}: {error.message}")
             return {"type": "state_sent"}
 
         self._in_thread(self._moves, work)
+
+    def _do_cancel_send(self, island: str) -> None:
+        outgoing = self._outgoing.pop(island, None)
+        if outgoing is not None:
+            outgoing.cancelled = True
+            if outgoing.connection is not None:
+                interrupt(outgoing.connection)
 
     def _do_receive_state(self, ticket: int, step: int, attempt: int, donor: str) -> None:
         self._ticket, peers = ticket, self._peers
@@ -346,7 +413,7 @@ class IslandProcess:
             self._trainer.set_state(handed)
             return {"type": "installed", "step": step, "attempt": attempt}
 
-        self._in_thread(self._compute, work)
+        self._computing(work)
 
 
 def _end_visibly(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -10,9 +10,9 @@ from runtime.agent.process import IslandProcess
 from runtime.agent.samples import SampleFile
 from runtime.agent.state import Arrays
 from runtime.agent.trainer import Trainer
-from runtime.artifact import load_data_key, load_public_key, open_artifact
+from runtime.artifact import Artifact, load_data_key, load_public_key, open_artifact
 from runtime.artifact.program import TargetPayload
-from runtime.coordinator.plan import RunPlan
+from runtime.coordinator.plan import PLAN_FILE, RunPlan
 from runtime.spec.errors import ArtifactError, CheckpointError, DataError
 
 CONSTANTS_FILE = "constants.safetensors"
@@ -47,15 +47,32 @@ def open_island(run_dir: Path, name: str, plan: RunPlan) -> IslandProcess:
 
 
 def _open_payload(run_dir: Path, plan: RunPlan) -> TargetPayload:
+    """Open the target's programs, and make sure that they add as many shards as the plan has.
+
+    Raises:
+        ArtifactError: it does not open, or was compiled for another number of micro-shards.
+    """
     key = load_data_key(Path(plan.key_file)) if plan.key_file is not None else None
     signer = load_public_key(run_dir / plan.signer_file)
     path = run_dir / plan.artifact
     try:
-        return open_artifact(path, trusted_signer=signer, key=key).target_payload(plan.target)
+        artifact = open_artifact(path, trusted_signer=signer, key=key)
+        _check_micro_shards(artifact, plan)
+        return artifact.target_payload(plan.target)
     except ArtifactError as error:
         if str(path) in error.message:
             raise
         raise type(error)(f"{path}: {error.message}", remedy=error.remedy) from error
+
+
+def _check_micro_shards(artifact: Artifact, plan: RunPlan) -> None:
+    """Refuse programs whose integers leave room for another number of shards than the plan's."""
+    compiled = artifact.manifest.statistics.get("micro_shards", plan.micro_shards)
+    if compiled != plan.micro_shards:
+        raise ArtifactError(
+            f"compiled for micro_shards {compiled}, {PLAN_FILE} has {plan.micro_shards}",
+            remedy="launch the job again, which compiles it for train.micro_shards",
+        )
 
 
 def _stored(constants: Arrays, names: tuple[str, ...]) -> Arrays:

@@ -9,6 +9,7 @@ from runtime.artifact.keys import (
     load_or_create_keys,
     load_public_key,
     load_signing_key,
+    private_folder,
     signer_fingerprint,
 )
 from runtime.artifact.leaks import leaks
@@ -44,6 +45,7 @@ __all__ = [
     "load_signing_key",
     "open_artifact",
     "open_blob",
+    "private_folder",
     "seal_blob",
     "signer_fingerprint",
     "verify_artifact",

@@ -37,6 +37,7 @@ __all__ = [
     "load_or_create_keys",
     "load_public_key",
     "load_signing_key",
+    "private_folder",
     "public_key_bytes",
     "public_key_from_bytes",
     "signer_fingerprint",
@@ -78,6 +79,28 @@ def default_home() -> Path:
     return Path(configured) if configured else Path.home() / ".luma"
 
 
+def private_folder(path: Path) -> Path:
+    """Make a folder of keys, caches or reports, and all that is missing above it, mode 0700.
+
+    One that exists is closed to others; folders above it that exist are left as they are.
+
+    Raises:
+        ArtifactError: it cannot be made.
+    """
+    try:
+        for folder in reversed([path, *path.parents]):
+            if not folder.exists():
+                folder.mkdir(mode=0o700, exist_ok=True)
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o700)
+    except OSError as error:
+        raise ArtifactError(
+            f"folder {path}: {error.strerror}",
+            remedy="set LUMA_HOME to a folder that can be written",
+        ) from error
+    return path
+
+
 def load_or_create_keys(home: Path | None = None) -> LocalKeys:
     """Load `home/keys/signing.pem` and `data.key`, making what is missing.
 
@@ -85,18 +108,12 @@ def load_or_create_keys(home: Path | None = None) -> LocalKeys:
 
     Raises:
         ArtifactError: a key file is damaged, of another form or readable by others, or the folder
-            cannot be written.
+            cannot be made.
     """
     home = default_home() if home is None else home
     folder = home / "keys"
     signing_file, data_file = folder / "signing.pem", folder / "data.key"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArtifactError(
-            f"key folder {folder}: {error.strerror}",
-            remedy="set LUMA_HOME to a folder that can be written",
-        ) from error
+    private_folder(folder)
     # Exists: made before, or by another process just now. Both are loaded and judged below.
     if not signing_file.exists():
         with contextlib.suppress(_KeyFileExistsError):

@@ -76,6 +76,11 @@ class Verification:
         missing = "; ".join(item.detail for item in self.evidence if not item.holds)
         return f"{self.level} (claims {self.claimed}: {missing})"
 
+    @property
+    def complete(self) -> bool:
+        """Whether all evidence holds: a sealed artifact without its key is not verified."""
+        return self.level != "none" and all(item.holds for item in self.evidence)
+
     def to_json(self) -> dict[str, object]:
         """Give what `luma verify --json` prints."""
         return {

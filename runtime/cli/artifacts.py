@@ -88,7 +88,8 @@ def verify(
 ) -> int:
     """Check an artifact's signature, seal and every byte; say which seal level it reaches.
 
-    Exit code 1 when it does not verify, or its signer is not trusted.
+    Exit code 1 when it does not verify, its signer is not trusted, or it is sealed and its key was
+    not given, so that the payloads could not be checked.
 
     For example:
 
@@ -110,10 +111,12 @@ def verify(
         scan_leaks=leaks,
     )
     if json:
-        print_json(_verification(found))
+        print_json(found.to_json())
     else:
         _print_verification(found, with_leaks=leaks)
-    return 0 if found.level != "none" else 1
+    if found.level != "none" and not found.complete:
+        note(f"luma: {_incomplete(found)}")
+    return 0 if found.complete else 1
 
 
 def inspect(artifact: ArtifactPath, /, *, json: JsonFlag = False) -> int:
@@ -172,20 +175,14 @@ def _trusted_signer(signer: Path | None) -> ec.EllipticCurvePublicKey | None:
     return load_signing_key(own).public_key() if own.exists() else None
 
 
-def _verification(found: Verification) -> dict[str, Any]:
-    return {
-        "digest": found.digest,
-        "level": found.level,
-        "label": found.label,
-        "claimed": found.claimed,
-        "signer": found.signer,
-        "evidence": [
-            {"name": e.name, "holds": e.holds, "detail": e.detail} for e in found.evidence
-        ],
-        "leaks": None
-        if found.leaks is None
-        else {target: dict(kinds) for target, kinds in found.leaks.items()},
-    }
+def _incomplete(found: Verification) -> str:
+    """Say which of the evidence held and which could not be seen."""
+    held = ", ".join(item.name for item in found.evidence if item.holds)
+    rest = "; ".join(item.detail for item in found.evidence if not item.holds)
+    return (
+        f"not verified as claimed ({found.claimed}): {held} verified; not verified: {rest}\n"
+        "  remedy: give the data key with --key-file"
+    )
 
 
 def _print_verification(found: Verification, *, with_leaks: bool) -> None:

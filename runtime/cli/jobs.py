@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from runtime.cli.output import JsonFlag, note, print_json, print_rows
+from runtime.cli.output import JsonFlag, note, print_json, print_rows, write
 from runtime.spec.errors import LumaError, SpecError
 
 
@@ -25,6 +24,7 @@ def init(
     *,
     name: str = "my-job",
     stdout: Annotated[bool, Parameter(negative="")] = False,
+    json: JsonFlag = False,
 ) -> int:
     """Write a commented job file. An existing file is left as it is.
 
@@ -36,12 +36,16 @@ def init(
         path: the file to make
         name: the job's name
         stdout: print it instead
+        json: print JSON: the file's path and the job's name, or with --stdout the text
     """
     from runtime.spec.template import commented_job_yaml
 
     text = commented_job_yaml(name)
     if stdout:
-        sys.stdout.write(text)
+        if json:
+            print_json({"name": name, "text": text})
+        else:
+            write(text.removesuffix("\n"))
         return 0
     try:
         with path.open("x", encoding="utf-8") as file:
@@ -52,6 +56,8 @@ def init(
         ) from None
     except OSError as error:
         raise SpecError(f"'{path}' cannot be written: {error.strerror}") from None
+    if json:
+        print_json({"path": str(path), "name": name})
     note(f"wrote {path}; edit it, then:\n  luma check {path}\n  luma launch {path}")
     return 0
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from runtime.cli.output import note, print_json, print_rows
-from runtime.spec.errors import SpecError
+from runtime.cli.output import note, print_json, print_rows, say
+from runtime.spec.errors import LumaError, SpecError
 
 if TYPE_CHECKING:
     from runtime.plan import LocalPlan
+    from runtime.run.certificate import Certificate
     from runtime.run.launch import LaunchResult
 
 _INTERRUPTED = 130
@@ -52,41 +54,96 @@ def launch(
         chaos: faults to inflict, with commas between: kill:1@step=12, kill:0+2@step=5,
             kill:coordinator@step=8, kill:all@step=9, stop:1@step=4:for=6s, slow:2@step=3:x4
         reference: afterwards run the job uninterrupted on one island, and compare the hashes
-        json: print one JSON object at the end: {run, certificate}
+        json: print one JSON object at the end: {run, certificate}, and error where it failed
     """
+    place = resume or run
+    try:
+        _check_arguments(job, run, resume, islands)
+        if resume is None and not yes:
+            _check_terminal()
+        if job is not None and run is None:
+            place = run = _default_place(job)
+        started = time.time()
+        result, interrupted = _launch(job, run, resume, islands, chaos, reference, yes)
+        missed = _missed_faults(result, chaos, started)
+    except LumaError as error:
+        if json:
+            _print_result(place, None, error.message)
+        raise
+    return _end(result, missed, as_json=json, interrupted=interrupted)
+
+
+def _launch(
+    job: Path | None,
+    run: Path | None,
+    resume: Path | None,
+    islands: int | None,
+    chaos: list[str] | None,
+    reference: bool,
+    yes: bool,
+) -> tuple[LaunchResult, bool]:
+    """Launch or resume, and say also whether a signal stopped it."""
     from runtime.run import launch as launching
     from runtime.run.chaos import parse_faults
     from runtime.run.interrupt import StopSwitch
     from runtime.run.progress import ConsoleReporter
 
-    _check_arguments(job, run, resume, islands)
     options = launching.LaunchOptions(
         run=run, islands=islands, faults=parse_faults(chaos or ()), reference=reference
     )
     reporter = ConsoleReporter()
-    if resume is None and not yes:
-        _check_terminal()
     with StopSwitch(on_first=_tell_of_stop) as stop:
         if resume is not None:
             result = launching.resume(resume, options, reporter=reporter, stop=stop)
         else:
-            assert job is not None  # noqa: S101 - checked above
+            assert job is not None  # noqa: S101 - checked by the caller
             accept = launching.accept_any if yes else _ask
             result = launching.launch(job, options, reporter=reporter, accept=accept, stop=stop)
-        interrupted = stop.by_signal()
-    return _end(result, as_json=json, interrupted=interrupted)
+        return result, stop.by_signal()
 
 
-def _end(result: LaunchResult, *, as_json: bool, interrupted: bool) -> int:
+def _default_place(job: Path) -> Path:
+    from runtime.run.folder import default_run_path
+    from runtime.spec import JobSpec
+
+    return default_run_path(JobSpec.from_yaml(job).name)
+
+
+def _missed_faults(result: LaunchResult, chaos: list[str] | None, started: float) -> list[str]:
+    """Give the faults that were asked for and struck nobody."""
+    from runtime.run.chaos import missed_faults, parse_faults
+    from runtime.run.history import History
+
+    faults = parse_faults(chaos or ())
+    if not faults or result.certificate is None:
+        return []
+    events = History.read(result.folder.path).of_kind("interruption")
+    return missed_faults(faults, (event for event in events if event["time"] >= started))
+
+
+def _print_result(place: Path | None, certificate: Certificate | None, error: str | None) -> None:
+    """Print the one JSON object of `--json`; the run is null where there is no run folder."""
+    there = place is not None and (place / "run.json").is_file()
+    document = {
+        "run": str(place.resolve()) if place and there else None,
+        "certificate": certificate,
+    }
+    print_json(document if error is None else {**document, "error": error})
+
+
+def _end(result: LaunchResult, missed: list[str], *, as_json: bool, interrupted: bool) -> int:
     """Print what the launch came to, and what to do next."""
     from runtime.run.certificate import certificate_lines
 
     folder, certificate = result.folder.path, result.certificate
+    error = "\n".join(missed) or None
     if result.outcome == "declined":
-        note("the plan was declined; nothing was started")
-        return 1
+        error = "the plan was declined; nothing was started"
+        note(error)
     if as_json:
-        print_json({"run": str(folder), "certificate": certificate})
+        _print_result(folder, certificate, error)
+    if result.outcome == "declined":
+        return 1
     if certificate is None:
         note(f"stopped; nothing is lost. Go on with:\n  luma launch --resume {folder}")
         return _INTERRUPTED if interrupted else 1
@@ -97,7 +154,9 @@ def _end(result: LaunchResult, *, as_json: bool, interrupted: bool) -> int:
         f"next:\n  luma serve {folder}\n  luma verify {folder / 'artifact.luma'} --leaks\n"
         f"  luma events {folder}"
     )
-    return 0 if certificate["level"] != "violated" else 1
+    for text in missed:
+        note(f"luma: {text}")
+    return 0 if certificate["level"] != "violated" and not missed else 1
 
 
 def _check_arguments(
@@ -124,8 +183,7 @@ def _check_terminal() -> None:
 
 def _ask(plan: LocalPlan) -> bool:
     del plan  # it was shown by the reporter
-    sys.stderr.write("launch? [y/N] ")
-    sys.stderr.flush()
+    say("launch? [y/N] ")
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 

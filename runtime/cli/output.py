@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,11 +19,48 @@ RunPath = Annotated[Path, Parameter(help="the run folder, such as runs/quickstar
 """A run folder as an argument."""
 
 
+class OutputGoneError(Exception):
+    """Standard output takes no more data.
+
+    Attributes:
+        reason: what the system said.
+        by_reader: whether its reader has closed it (`| head`), rather than a disk being full.
+    """
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.reason = error.strerror or str(error)
+        self.by_reader = isinstance(error, BrokenPipeError)
+
+
 def write(text: str, *, flush: bool = False) -> None:
-    """Write a line of data to standard output."""
-    sys.stdout.write(text + "\n")
-    if flush:
+    """Write a line of data to standard output.
+
+    Raises:
+        OutputGoneError: it takes no more.
+    """
+    with _output():
+        sys.stdout.write(text + "\n")
+        if flush:
+            sys.stdout.flush()
+
+
+def flush_output() -> None:
+    """Make sure that what was written has left.
+
+    Raises:
+        OutputGoneError: standard output takes no more.
+    """
+    with _output():
         sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _output() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputGoneError(error) from error
 
 
 def print_json(document: Any) -> None:
@@ -54,9 +92,20 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def note(text: str) -> None:
-    """Say something on standard error."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    """Say something on standard error, which may have gone: that stops nothing."""
+    say(text + "\n")
+
+
+def say(text: str) -> None:
+    """Write to standard error as it is, without a line's end."""
+    try:
+        if sys.stderr is not None:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+    except (OSError, ValueError):
+        from runtime.run.quiet import hush
+
+        hush(sys.stderr)
 
 
 def _bold(text: str) -> str:

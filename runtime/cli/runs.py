@@ -117,7 +117,7 @@ def events(run: RunPath, /, *, follow: Follow = False, json: JsonFlag = False) -
     return 0
 
 
-def cancel(run: RunPath, /) -> int:
+def cancel(run: RunPath, /, *, json: JsonFlag = False) -> int:
     """Stop a run after the step in flight, with a checkpoint; it can be resumed.
 
     For example:
@@ -129,6 +129,8 @@ def cancel(run: RunPath, /) -> int:
 
     folder = RunFolder.open(run)
     request_stop(folder.path)
+    if json:
+        print_json({"run": str(folder.path), "stopping": True})
     note(f"stopping after the step in flight; go on later with:\n  luma launch --resume {run}")
     return 0
 

@@ -38,6 +38,13 @@ _GATHER_TIMEOUT_S = 120.0
 _SYNC_TIMEOUT_S = 300.0
 _TICK_GAP_S = 1.0
 _RING_FAILURES = 20
+_MAX_REDOS = 32
+"""Attempts at one step with a larger scale each: the first redo holds what the step showed, so
+that more than a few mean that nothing will ever hold it."""
+
+_TASK_FACTOR, _TASK_EXTRA_S, _TASK_LEAST_S = 10.0, 30.0, 120.0
+"""A computation counts as wedged after so many times the island's own seconds a shard, plus the
+extra; never before the least: a load, an apply and a first shard have no measure of their own."""
 
 
 class Coordinator:
@@ -83,6 +90,8 @@ class Coordinator:
         self._last_tick = now
         self._ring_failures = 0
         self._requests = 0
+        self._waiting = False
+        self._has_committed = False
         self._out: list[Action] = []
 
     # ------------------------------------------------------------------ events
@@ -93,7 +102,7 @@ class Coordinator:
         Args:
             event: a message of an island with the field `island` added, or one of
                 `{"type": "lost", "island", "reason"}`, `{"type": "tick"}`, `{"type": "stop"}`,
-                `{"type": "failure", "error"}`.
+                `{"type": "failure", "error"}`, `{"type": "stranger", "name", "reason"}`.
             now: seconds on a monotonic clock.
         """
         self._out = []
@@ -135,9 +144,9 @@ class Coordinator:
             self._admit(island, attempt)
 
     def _refuses(self, chip_class: str | None) -> bool:
-        """Tell whether an island would compute other bits than the ones that are here."""
+        """Tell whether an island would compute other bits than the ones that count here."""
         others = len(self.islands) > 1
-        if not others:
+        if not others and not self._has_committed:
             self.chip_class = chip_class
         return chip_class != self.chip_class
 
@@ -160,13 +169,25 @@ class Coordinator:
         newest = max(i.step for i in self.islands.values())
         self._begin_run(newest, now)
 
+    def _on_stranger(self, event: Message, now: float) -> None:
+        """An island of another run was turned away at the door."""
+        self._emit("refused", island=event["name"], reason=event["reason"])
+
     def _on_heartbeat(self, event: Message, now: float) -> None:
-        """Nothing to do: every message counts as a sign of life."""
+        """Every message is a sign of life; this one also tells of the computation under way."""
+        name, task_s = event["island"], event["task_s"]
+        mine = self.speeds.get(name, Speed()).seconds_per_shard or 0.0
+        if task_s > max(_TASK_FACTOR * mine + _TASK_EXTRA_S, _TASK_LEAST_S):
+            # Its loop lives and its computation does not: only a new process can help.
+            self._send(name, "exit", reason="wedged")
+            self._lose(name, f"its computation has hung for {task_s:.0f} s", now)
 
     def _on_done(self, event: Message, now: float) -> None:
         """An island finished a micro-shard."""
         name, shard = event["island"], event["shard"]
         if (event["step"], event["attempt"]) != (self.step, self.attempt):
+            return
+        if not 0 <= shard < self.plan.micro_shards:
             return
         if event["seconds"] is not None:
             self.speeds.setdefault(name, Speed()).observe(event["seconds"])
@@ -286,6 +307,7 @@ class Coordinator:
                 self._out.append(Close(island.name, "no heartbeat"))
                 self._lose(island.name, "no heartbeat", now)
             elif island.state == "syncing" and now - island.sync_started > _SYNC_TIMEOUT_S:
+                self._cancel_send(island)
                 island.state = "empty"
         if self.phase == "gather":
             self._gathered(now)
@@ -380,6 +402,11 @@ class Coordinator:
             port=island.port,
         )
 
+    def _cancel_send(self, island: Island) -> None:
+        """Free the donor of an island that will not read on: it cannot apply while it sends."""
+        if island.donor in self.islands:
+            self._send(island.donor, "cancel_send", island=island.name)
+
     def _lose(self, name: str, reason: str, now: float) -> None:
         """Take an island out; what it held of the step in flight is given to others."""
         island = self.islands.pop(name, None)
@@ -388,6 +415,8 @@ class Coordinator:
         self.speeds.pop(name, None)
         self._emit("left", island=name, reason=reason)
         self.checkpoints.forget(name)
+        if island.state == "syncing":
+            self._cancel_send(island)
         was_member = name in self.members
         if was_member:
             self.members.remove(name)
@@ -467,6 +496,8 @@ class Coordinator:
             self._final_checkpoint()
 
     def _lease(self, now: float) -> None:
+        if self._too_few():
+            return
         takers = [n for n in self.members if not self.islands[n].leaving] or self.members
         speeds = {n: self.speeds[n] for n in takers}
         for name in takers:
@@ -476,6 +507,15 @@ class Coordinator:
                 if shard is None:
                     break
                 self._send(name, "lease", step=self.step, attempt=self.attempt, shard=shard)
+
+    def _too_few(self) -> bool:
+        """Tell whether shards are held back until more islands are in; a stop ends the step."""
+        too_few = len(self.members) < self.plan.min_islands and not self.stopping
+        if too_few and not self._waiting:
+            least, members = self.plan.min_islands, list(self.members)
+            self._emit("waiting", step=self.step, members=members, min_islands=least)
+        self._waiting = too_few
+        return too_few
 
     def _maybe_reduce(self) -> None:
         if not self.board.complete() or not self.members:
@@ -508,6 +548,13 @@ class Coordinator:
 
     def _redo_larger(self, now: float) -> None:
         """A gradient outgrew its block's scale: the step is done again with a larger one."""
+        if self.attempt >= _MAX_REDOS:
+            self._fail(
+                f"step {self.step} outgrew its scale {_MAX_REDOS + 1} times in a row, each time "
+                "a larger one: its gradients do not settle; lower optimizer.lr, set "
+                "optimizer.grad_clip, or look at the data of this step"
+            )
+            return
         self._emit("redo", step=self.step, reason="overflow", attempt=self.attempt)
         self.attempt += 1
         self.board = ShardBoard.fresh(self.plan.micro_shards)
@@ -518,6 +565,7 @@ class Coordinator:
 
     def _commit(self, reduction: Reduction, now: float) -> None:
         step, total = self.step, reduction.total(self.members)
+        self._has_committed = True
         commit = Commit(
             step=step,
             epoch=self.epoch,
@@ -641,4 +689,4 @@ class Coordinator:
         self._out.append(Emit(kind, fields))
 
 
-_UNBOUND = {"hello", "tick", "stop", "failure"}
+_UNBOUND = {"hello", "tick", "stop", "failure", "stranger"}

@@ -70,5 +70,5 @@ def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
             event = json.loads(line)
         except ValueError:
             continue
-        if isinstance(event, dict) and "kind" in event:
+        if isinstance(event, dict) and {"time", "kind"} <= event.keys():
             yield event

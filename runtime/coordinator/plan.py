@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,11 @@ from runtime.spec.errors import RunError
 
 PLAN_FORMAT = 1
 PLAN_FILE = "plan.json"
+
+
+def new_run_id() -> str:
+    """Give an id for a new run: random, 128 bits in hex."""
+    return secrets.token_hex(16)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +57,8 @@ class RunPlan:
     """What one run computes, and how its processes find out about each other's death.
 
     Attributes:
+        run_id: names this run, and no other, to its processes: one that comes with another id
+            belongs to an older run in the same folder and is refused.
         total_steps: optimizer steps of the whole job.
         micro_shards: M, the micro-shards of one global batch; part of the job's identity.
         micro_batch: sequences in one micro-shard.
@@ -77,6 +85,7 @@ class RunPlan:
         constants_digest: BLAKE3 of `constants.safetensors`, or None to read it unverified.
     """
 
+    run_id: str
     total_steps: int
     micro_shards: int
     micro_batch: int

@@ -2,6 +2,10 @@
 
 One asyncio loop. Every event goes through `Coordinator.handle` and its actions are carried out
 before the next event is taken, so the order of log writes and messages is the order of actions.
+
+What comes from the wire is checked before the state machine sees it. Any other exception is a bug:
+the process ends at once with a traceback in its log and exit code 4, and the supervisor starts
+another that goes on from the log.
 """
 
 from __future__ import annotations
@@ -11,7 +15,9 @@ import contextlib
 import os
 import secrets
 import signal
+import sys
 import time
+import traceback
 from pathlib import Path
 
 from runtime.coordinator import wire
@@ -28,7 +34,9 @@ from runtime.coordinator.actions import (
 from runtime.coordinator.client import CoordinatorAddress
 from runtime.coordinator.core import Coordinator
 from runtime.coordinator.events import EventWriter
+from runtime.coordinator.fence import LOG_FENCE, Fence
 from runtime.coordinator.log import LOG_FILE, CommitLog
+from runtime.coordinator.messages import check_message
 from runtime.coordinator.plan import RunPlan
 from runtime.coordinator.status import status
 from runtime.coordinator.wire import Message
@@ -37,6 +45,7 @@ from runtime.spec.errors import CoordinationError, LumaError
 _TICK_S = 0.1
 _LINGER_S = 2.0
 _HOST = "127.0.0.1"
+_CRASHED = 4
 
 
 class CoordinatorServer:
@@ -45,11 +54,16 @@ class CoordinatorServer:
     Args:
         run_dir: the run folder; holds the plan, the log and the address file.
         restart: a coordinator of this run died and its islands may be alive.
+
+    Raises:
+        CoordinationError: another coordinator works on this run.
+        RunError: the plan or the log cannot be read.
     """
 
     def __init__(self, run_dir: Path, *, restart: bool) -> None:
         self._run_dir = run_dir
         self._plan = RunPlan.read(run_dir)
+        self._fence = _only_coordinator(run_dir)
         self._log = CommitLog(run_dir / LOG_FILE)
         self._events = EventWriter(run_dir)
         self._connections: dict[str, asyncio.StreamWriter] = {}
@@ -78,12 +92,16 @@ class CoordinatorServer:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._take, {"type": "stop"})
         ticker = asyncio.create_task(self._tick_forever())
-        await self._finished.wait()
+        finished = asyncio.create_task(self._finished.wait())
+        await asyncio.wait({ticker, finished}, return_when=asyncio.FIRST_COMPLETED)
+        if not finished.done():
+            ticker.result()  # it ends before the run only by an exception
         await self._linger()
         ticker.cancel()
         server.close()
         self._log.close()
         self._events.close()
+        self._fence.close()
         return self._core.phase
 
     async def _linger(self) -> None:
@@ -107,19 +125,43 @@ class CoordinatorServer:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         try:
-            first = await asyncio.wait_for(wire.receive(reader), timeout=10)
-            if first is None or not self._knows(first):
+            first = await self._first_message(reader)
+            if first is None:
                 return
-            if first["type"] == "hello":
-                await self._serve_island(str(first["island"]), first, reader, writer)
-            else:
+            if first["type"] != "hello":
                 await self._answer(first, writer)
-        except (CoordinationError, TimeoutError, KeyError, ValueError):
-            pass  # not a peer of ours, or one that talks nonsense: it gets no answer
+            elif first["run_id"] != self._plan.run_id:
+                await self._refuse(first, writer)
+            else:
+                await self._serve_island(first["island"], first, reader, writer)
+        except Exception:  # noqa: BLE001 - a bug must not leave a coordinator that is half alive
+            _end_visibly()
         finally:
             writer.close()
             with contextlib.suppress(ConnectionError, OSError):
                 await writer.wait_closed()
+
+    async def _first_message(self, reader: asyncio.StreamReader) -> Message | None:
+        """Read how a connection begins; None for one that is not of this run: it gets no answer."""
+        try:
+            first = await asyncio.wait_for(wire.receive(reader), timeout=10)
+        except (CoordinationError, TimeoutError):
+            return None
+        if first is None or not self._knows(first):
+            return None
+        if first["type"] != "hello":
+            return first
+        try:
+            return check_message(first)
+        except CoordinationError as error:
+            _log(f"a connection was closed: {error.message}")
+            return None
+
+    async def _refuse(self, hello: Message, writer: asyncio.StreamWriter) -> None:
+        """Let an island of an older run in this folder go; ours of the same name stays."""
+        reason = "it belongs to another run"
+        self._take({"type": "stranger", "name": hello["island"], "reason": reason})
+        await _write(writer, {"type": "exit", "reason": "refused"})
 
     def _knows(self, message: Message) -> bool:
         shown = str(message.get("token", "")).encode(errors="replace")
@@ -128,15 +170,10 @@ class CoordinatorServer:
     async def _answer(self, message: Message, writer: asyncio.StreamWriter) -> None:
         if message["type"] == "stop":
             self._take({"type": "stop"})
-            answer: Message = {"type": "stopping"}
-        else:
-            answer = {
-                "type": "status",
-                **status(self._core),
-                "coordinator": {"pid": os.getpid()},
-            }
-        writer.write(wire.encode(answer))
-        await writer.drain()
+            await _write(writer, {"type": "stopping"})
+            return
+        answer = {**status(self._core), "coordinator": {"pid": os.getpid()}}
+        await _write(writer, {"type": "status", **answer})
 
     async def _serve_island(
         self,
@@ -149,14 +186,16 @@ class CoordinatorServer:
         if before is not None:
             before.close()
         self._connections[name] = writer
-        reason = "it broke the protocol"
+        reason = "connection closed"
         try:
-            self._take({**hello, "island": name})
-            while (message := await wire.receive(reader)) is not None:
+            self._take(hello)
+            while (message := await _next_of_island(reader)) is not None:
                 if self._connections.get(name) is not writer:
                     return  # closed while the message was under way: it counts no more
                 self._take({**message, "island": name})
-            reason = "connection closed"
+        except CoordinationError as error:
+            reason = f"it broke the protocol: {error.message}"
+            _log(f"{name} was closed: {error.message}")
         finally:
             if self._connections.get(name) is writer:
                 del self._connections[name]
@@ -165,6 +204,12 @@ class CoordinatorServer:
     def _take(self, event: Message) -> None:
         if self._finished.is_set():
             return
+        try:
+            self._handle(event)
+        except Exception:  # noqa: BLE001 - half a transition may have been carried out
+            _end_visibly()
+
+    def _handle(self, event: Message) -> None:
         try:
             for action in self._core.handle(event, time.monotonic()):
                 self._carry_out(action)
@@ -198,3 +243,41 @@ class CoordinatorServer:
                 self._events.write(kind, **fields)
             case Finish():
                 self._finished.set()
+
+
+def _only_coordinator(run_dir: Path) -> Fence:
+    """Make sure that nobody else appends to this run's log.
+
+    Raises:
+        CoordinationError: another coordinator does, or the lock cannot be made.
+    """
+    try:
+        return Fence(run_dir / LOG_FENCE)
+    except BlockingIOError:
+        raise CoordinationError(
+            f"another coordinator works on '{run_dir}': it holds {LOG_FENCE}",
+            remedy="stop it with `luma cancel`, or wait for it, then `luma launch --resume`",
+        ) from None
+
+
+async def _next_of_island(reader: asyncio.StreamReader) -> Message | None:
+    """Read an island's next message, whole and with its fields, or None at the end."""
+    message = await wire.receive(reader)
+    return None if message is None else check_message(message)
+
+
+async def _write(writer: asyncio.StreamWriter, message: Message) -> None:
+    with contextlib.suppress(OSError):  # it did not wait for the answer
+        writer.write(wire.encode(message))
+        await writer.drain()
+
+
+def _end_visibly() -> None:
+    """End the process on a bug, with the traceback of the exception in hand."""
+    _log(traceback.format_exc())
+    os._exit(_CRASHED)
+
+
+def _log(text: str) -> None:
+    """Write to the process's own log, which the launcher puts into the run folder."""
+    print(text.rstrip(), file=sys.stderr, flush=True)  # noqa: T201

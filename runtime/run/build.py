@@ -83,17 +83,20 @@ def compile_targets(
         LoweringError: an op has no lowering for a target.
         CompileError: a target's compiler failed.
     """
+    from runtime.artifact import load_or_create_keys, private_folder
     from runtime.compiler import compile_package
     from runtime.compiler.graph import GraphPackage
 
     package = GraphPackage.from_bytes(folder.graph_file.read_bytes())
+    keys = load_or_create_keys()
     payloads, cached = {}, []
     for target in spec.compile.targets:
         result = compile_package(
             package,
             target=target,
             micro_shards=spec.train.micro_shards,
-            cache_dir=default_home() / "cache" / "compile",
+            cache_dir=private_folder(default_home() / "cache" / "compile"),
+            data_key=keys.data_key,
         )
         payloads[target] = result.payload
         if result.cached:

@@ -28,15 +28,15 @@ from safetensors.numpy import load_file, save_file
 
 import runtime.compiler
 import runtime.kernels
-from runtime.artifact import default_home
+from runtime.artifact import default_home, private_folder
 from runtime.compiler.graph import GraphPackage
 from runtime.run.stage import Progress
-from runtime.spec import CompileError, JobSpec
+from runtime.spec import ArtifactError, CompileError, JobSpec
 
 if TYPE_CHECKING:
     from runtime.compiler.capture import LoadedModel
 
-_CONSTANT = "constant."
+CONSTANT = "constant."
 """Prefix of the names that capture gives to lifted constants."""
 
 _KEPT_ENTRIES = 32
@@ -100,7 +100,7 @@ def _capture(spec: JobSpec, loaded: LoadedModel, entry: Path) -> Captured:
         seed=spec.train.seed,
     )
     check = {"attention": result.attention, **asdict(result.check)}
-    constants = {k: v for k, v in result.arrays.items() if k.startswith(_CONSTANT)}
+    constants = {k: v for k, v in result.arrays.items() if k.startswith(CONSTANT)}
     _store(entry, result.package, constants, check)
     return _captured(result.package, result.arrays, loaded, check, cached=False)
 
@@ -132,8 +132,8 @@ def _captured(
 def _text(report: dict[str, Any]) -> str:
     how = "from the cache, captured before" if report["cached"] else "captured"
     return (
-        f"graph {how}: {report['nodes']:,} nodes, {report['ops']} distinct ops, gradients within"
-        f" {report['gradient_error']:.1e} of eager"
+        f"graph {how}: {report['nodes']:,} nodes, {report['ops']} distinct ops; run by torch on a"
+        f" random batch, its gradients are within {report['gradient_error']:.1e} of eager's"
     )
 
 
@@ -164,7 +164,8 @@ def _store(
     """
     temporary = entry.with_name(f".{entry.name}.{os.getpid()}")
     try:
-        temporary.mkdir(parents=True)
+        private_folder(entry.parent)
+        temporary.mkdir()
         (temporary / "model.graph").write_bytes(package.to_bytes())
         save_file(constants, temporary / "constants.safetensors")
         (temporary / "check.json").write_text(json.dumps(check))
@@ -172,7 +173,7 @@ def _store(
             shutil.rmtree(entry)
         temporary.rename(entry)
         _prune(entry.parent)
-    except OSError:
+    except (OSError, ArtifactError):
         shutil.rmtree(temporary, ignore_errors=True)
 
 

@@ -4,8 +4,9 @@
 new ones may be added.
 
 Levels (design, section 4): `exact` is given when every island ran the same payload on one chip
-class, no committed step is missing, every micro-shard was summed exactly once, and, where the
-uninterrupted reference was run, its final hash is the same. `violated` says that one of these does
+class, no committed step is missing, every micro-shard was summed exactly once, the checkpoint of
+the last step is there with every byte that its manifest says and holds the state whose hash the
+islands gave, and, where the uninterrupted reference was run, its final hash is the same. `violated` says that one of these does
 not hold; `problems` says which.
 """
 
@@ -49,6 +50,7 @@ def certify(folder: RunFolder, *, reference_state_hash: str | None = None) -> Ce
         )
     audit = audit_samples(history.commits, plan)
     problems = _problems(plan, history, audit, ending["state_hash"], reference_state_hash)
+    problems += _checkpoint_problems(folder, plan, ending["state_hash"])
     certificate: Certificate = {
         "format": CERTIFICATE_FORMAT,
         "name": record["name"],
@@ -142,6 +144,22 @@ def _problems(
             f"the uninterrupted reference ended in {reference}, this run in {state_hash}"
         )
     return problems
+
+
+def _checkpoint_problems(folder: RunFolder, plan: RunPlan, state_hash: str | None) -> list[str]:
+    """Open the final checkpoint and verify every byte of it: the hash of a state is not the state."""
+    from runtime.agent.checkpoint_load import latest_checkpoint
+    from runtime.agent.checkpoint_manifest import RejectedCheckpoint, folder_name
+
+    rejected: list[RejectedCheckpoint] = []
+    found = latest_checkpoint(folder.checkpoints_dir, plan.job_digest, report=rejected)
+    name = folder_name(plan.total_steps)
+    if found is None or found.step != plan.total_steps:
+        reasons = [item.reason for item in rejected if item.path.name == name]
+        return [f"the final checkpoint {name} cannot be used: {(reasons or ['it is missing'])[0]}"]
+    if found.state_hash != state_hash:
+        return [f"the final checkpoint holds the state {found.state_hash}, not {state_hash}"]
+    return []
 
 
 def _training(plan: RunPlan, history: History) -> dict[str, Any]:

@@ -16,11 +16,11 @@ schedule is a state machine without I/O: it is told of commits and asked for due
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from runtime.spec import SpecError
 
@@ -105,8 +105,16 @@ def parse_faults(texts: Iterable[str]) -> tuple[Fault, ...]:
     return tuple(faults)
 
 
-def check_faults(faults: Sequence[Fault], *, islands: int, total_steps: int) -> None:
+def check_faults(
+    faults: Sequence[Fault], *, islands: int, total_steps: int, first_step: int = 0
+) -> None:
     """Refuse faults that can never happen in this run.
+
+    Args:
+        faults: the faults.
+        islands: slots of the fleet.
+        total_steps: steps of the job.
+        first_step: the step that a resumed run goes on with.
 
     Raises:
         SpecError: a slot or step is outside the run; the message holds all of them.
@@ -118,6 +126,11 @@ def check_faults(faults: Sequence[Fault], *, islands: int, total_steps: int) -> 
                 f"--chaos: '{fault.text}' names step {fault.step}; the job has steps 0 to"
                 f" {total_steps - 1}"
             )
+        if fault.step < first_step:
+            problems.append(
+                f"--chaos: '{fault.text}' names step {fault.step}, which is past; the run goes on"
+                f" with step {first_step}"
+            )
         problems += [
             f"--chaos: '{fault.text}' names slot {slot}; the run has slots 0 to {islands - 1}"
             for slot in fault.slots
@@ -125,6 +138,22 @@ def check_faults(faults: Sequence[Fault], *, islands: int, total_steps: int) -> 
         ]
     if problems:
         raise SpecError("\n".join(problems))
+
+
+def missed_faults(faults: Iterable[Fault], struck: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Give a line for each fault that never struck.
+
+    Args:
+        faults: what was asked for.
+        struck: the launch's `interruption` events; each names its fault.
+    """
+    done = {event.get("fault") for event in struck}
+    return [
+        f"--chaos: '{fault.text}' never struck: its target was not there in step {fault.step}, or"
+        " the run was over too soon"
+        for fault in faults
+        if fault.text not in done
+    ]
 
 
 def _parse_fault(text: str) -> Fault:

@@ -62,5 +62,5 @@ def _events(lines: Iterable[bytes]) -> Iterable[Event]:
             event = json.loads(line)
         except ValueError:
             continue
-        if isinstance(event, dict) and "kind" in event:
+        if isinstance(event, dict) and {"time", "kind"} <= event.keys():
             yield event

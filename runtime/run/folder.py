@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from runtime.run.files import write_json
+from runtime.run.files import disk_errors, write_json
 from runtime.spec import RunError, SpecError
 
 RUN_FORMAT = 1
@@ -151,13 +151,15 @@ class RunFolderBuilder:
 
     Raises:
         SpecError: the target is a file, or a non-empty folder that holds no run.
+        RunError: its parent cannot be made or read.
     """
 
     def __init__(self, target: Path) -> None:
         self.target = target.resolve()
         self.moved_aside: Path | None = None
-        _check_place(self.target)
-        self.target.parent.mkdir(parents=True, exist_ok=True)
+        with disk_errors(self.target):
+            _check_place(self.target)
+            self.target.parent.mkdir(parents=True, exist_ok=True)
         for stale in self.target.parent.glob(f".{self.target.name}.preparing-*"):
             shutil.rmtree(stale, ignore_errors=True)
         name = f".{self.target.name}.preparing-{os.getpid()}"
@@ -165,8 +167,9 @@ class RunFolderBuilder:
 
     def __enter__(self) -> Self:
         """Make the hidden folder."""
-        self.folder.path.mkdir()
-        self.folder.islands_dir.mkdir()
+        with disk_errors(self.folder.path):
+            self.folder.path.mkdir()
+            self.folder.islands_dir.mkdir()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -184,12 +187,13 @@ class RunFolderBuilder:
         """
         document = {"format": RUN_FORMAT, "created": time.time(), **record}
         write_json(self.folder.path / RUN_FILE, document)
-        if self.target.is_dir() and not any(self.target.iterdir()):
-            self.target.rmdir()
-        if self.target.exists():
-            self.moved_aside = _free_name(self.target)
-            self.target.rename(self.moved_aside)
-        self.folder.path.rename(self.target)
+        with disk_errors(self.target):
+            if self.target.is_dir() and not any(self.target.iterdir()):
+                self.target.rmdir()
+            if self.target.exists():
+                self.moved_aside = _free_name(self.target)
+                self.target.rename(self.moved_aside)
+            self.folder.path.rename(self.target)
         return RunFolder(self.target)
 
 
@@ -204,12 +208,14 @@ def run_lock(target: Path) -> Generator[None]:
     """Hold the lock of a run folder's name while a launch works on it.
 
     Raises:
-        RunError: another process holds it.
+        RunError: another process holds it, or there can be no folder of that name.
     """
     target = target.resolve()
-    target.parent.mkdir(parents=True, exist_ok=True)
     path = target.parent / f".{target.name}.lock"
-    with path.open("a+") as file:
+    with disk_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+")
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -219,9 +225,10 @@ def run_lock(target: Path) -> Generator[None]:
                 f"run folder '{target}' is in use by another launch (process {holder})",
                 remedy="wait for it, stop it with `luma cancel`, or name another folder with --run",
             ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        with disk_errors(path):
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
         try:
             yield
         finally:

@@ -19,7 +19,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class StopSwitch:
     """Turns interrupts into requests to stop, while it is armed, and else into `KeyboardInterrupt`.
 
-    Use it as a context manager in the main thread to take over SIGINT, SIGTERM and SIGHUP. Elsewhere
+    Use it as a context manager in the main thread to take over SIGINT, SIGTERM and SIGHUP. A signal
+    that the process was started to ignore (`nohup` ignores SIGHUP) stays ignored. In other threads
     it leaves the signals alone, and only `request` sets it.
 
     Args:
@@ -58,6 +59,8 @@ class StopSwitch:
         """Take over the signals."""
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
+                if signal.getsignal(number) is signal.SIG_IGN:
+                    continue
                 self._old[number] = signal.signal(number, self._handle)
         return self
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from runtime.coordinator.client import read_status
+from runtime.coordinator.fence import who_works_in
 from runtime.coordinator.plan import RunPlan
 from runtime.plan import LocalPlan, check_fit
 from runtime.run.build import build
@@ -130,6 +130,7 @@ def launch(
             check_fit(plan)
             if not accept(plan):
                 return LaunchResult(folder=builder.folder, outcome="declined", certificate=None)
+            _wait_for_orphans(RunFolder(target.resolve()))
             with disk_errors(builder.folder.path):
                 shutil.copyfile(job_file, builder.folder.job_file)
             run_plan(spec, built, plan).write(builder.folder.path)
@@ -173,7 +174,12 @@ def resume(
                 min_islands=min(plan.min_islands, options.islands),
             )
             plan.write(folder.path)
-        check_faults(options.faults, islands=plan.islands, total_steps=plan.total_steps)
+        check_faults(
+            options.faults,
+            islands=plan.islands,
+            total_steps=plan.total_steps,
+            first_step=_first_step(folder),
+        )
         if _is_done(folder):
             reporter.stage("the run is done already; nothing is computed again")
             return _finish(folder, options, reporter, stop)
@@ -238,6 +244,13 @@ def _check_record(folder: RunFolder) -> None:
         )
 
 
+def _first_step(folder: RunFolder) -> int:
+    """Give the step that a resumed run goes on with: that of its newest checkpoint."""
+    from runtime.agent.checkpoint_manifest import checkpoint_folders
+
+    return next((step for step, _ in checkpoint_folders(folder.checkpoints_dir)), 0)
+
+
 def _is_done(folder: RunFolder) -> bool:
     if not folder.log_file.exists():
         return False
@@ -278,16 +291,19 @@ def _check_trainable(spec: JobSpec) -> None:
 
 
 def _wait_for_orphans(folder: RunFolder) -> None:
-    """Give the processes of a launcher that was killed the time to notice it.
+    """Give the processes of a launcher that was killed the time to notice it and to end.
 
     Raises:
-        RunError: a coordinator of this run still answers.
+        RunError: a coordinator or an island still works in this folder.
     """
     deadline = time.monotonic() + _ORPHAN_WAIT_S
-    while (coordinator := read_status(folder.path)["coordinator"]) is not None:
+    places = (folder.path, folder.reference_dir)
+    while who := next(filter(None, map(who_works_in, places)), None):
         if time.monotonic() > deadline:
             raise RunError(
-                f"'{folder.path}' is still being run by process {coordinator['pid']}",
-                remedy="stop it with `luma cancel`, then resume",
+                f"'{folder.path}' is still in use: {who} of an older launch did not end within "
+                f"{_ORPHAN_WAIT_S:.0f} s",
+                remedy="stop it with `luma cancel`, or end the processes that "
+                f"`fuser {folder.path}/*.lock` names, then try again",
             )
         time.sleep(0.2)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from runtime.run.events import Event
+from runtime.run.quiet import standard_error
 
 _LINE_EVERY_S = 5.0
 """Without a terminal a step's line appears at most so often; other events always."""
@@ -139,11 +140,12 @@ class ConsoleReporter:
     """Shows progress on standard error.
 
     Args:
-        console: where; the default is standard error, with `NO_COLOR` respected.
+        console: where; the default is standard error, with `NO_COLOR` respected, silent once
+            it has gone.
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = console or Console(file=cast("TextIO", standard_error()), highlight=False)
         self._live: Live | None = None
         self._state: TrainingState | None = None
         self._last_line = 0.0

@@ -10,7 +10,7 @@ import dataclasses
 import shutil
 from typing import TYPE_CHECKING
 
-from runtime.coordinator.plan import RunPlan
+from runtime.coordinator.plan import RunPlan, new_run_id
 from runtime.run.files import disk_errors, link_tree, write_json
 from runtime.run.folder import RUN_FILE, RunFolder
 from runtime.run.history import History
@@ -59,7 +59,9 @@ def prepare_reference(folder: RunFolder) -> RunFolder:
             if (folder.path / name).exists():
                 link_tree(folder.path / name, reference.path / name)
         link_tree(first, reference.checkpoints_dir / _FIRST_CHECKPOINT)
-    plan = dataclasses.replace(RunPlan.read(folder.path), islands=1, min_islands=1)
+    plan = dataclasses.replace(
+        RunPlan.read(folder.path), run_id=new_run_id(), islands=1, min_islands=1
+    )
     plan.write(reference.path)
     write_json(reference.path / RUN_FILE, folder.record())  # last: a torn folder is made anew
     return reference

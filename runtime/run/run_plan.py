@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan
+from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan, new_run_id
 from runtime.plan import LocalPlan, make_local_plan, measure_machine
 from runtime.run.build import Built
 from runtime.run.machine import machine_description, software_versions
@@ -44,6 +44,7 @@ def run_plan(spec: JobSpec, built: Built, plan: LocalPlan) -> RunPlan:
     """Give what every process of the run must agree on."""
     train, optimizer, artifact = spec.train, spec.train.optimizer, built.artifact
     return RunPlan(
+        run_id=new_run_id(),
         total_steps=plan.steps,
         micro_shards=train.micro_shards,
         micro_batch=train.micro_batch,

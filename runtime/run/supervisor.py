@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from runtime.agent.exit_codes import ExitCode
 from runtime.run.chaos import ChaosSchedule, Fault, Shot
 from runtime.run.events import Event, EventFollower, append_event
 from runtime.run.folder import RunFolder
@@ -30,8 +31,6 @@ Outcome = Literal["done", "stopped"]
 
 _POLL_S = 0.02
 _EXIT_GRACE_S = 10.0
-_FATAL_EXIT = 3
-"""Exit code of an island that met an error which no other island would escape."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,13 +175,15 @@ class Supervisor:
         self._record("exited", island=process.name, pid=process.pid, code=code)
         if self._read_ending():
             return
-        if code == _FATAL_EXIT:
+        if code == ExitCode.FATAL:
             raise RunError(
                 f"{process.name} met an error that no other island would escape:\n"
                 f"{self._tail(process.name)}",
                 remedy=f"when the cause is gone, {self._resume_command()}",
             )
-        free = code == 0 or (code < 0 and process.name in self._joined)
+        # A lost coordinator is no failure of the island; the coordinator's own death is counted.
+        blameless = code in {ExitCode.DONE, ExitCode.LOST_COORDINATOR}
+        free = blameless or (code < 0 and process.name in self._joined)
         self._count_death(process, free=free, what=process.name)
         self._start_island(slot)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runtime.serve.whole import MANIFEST, why_not_whole
 from runtime.spec import CheckpointError, ServeError
 
 _STEP = re.compile(r"step-(\d+)")
@@ -19,8 +20,8 @@ _STEP = re.compile(r"step-(\d+)")
 def find_checkpoint(run_dir: Path) -> Path:
     """Give a run's newest whole checkpoint folder, or a model folder as it is.
 
-    A checkpoint is whole when its manifest is there: it is written last. Folders that are still
-    being written have another name or no manifest.
+    A checkpoint is whole when every file has the size and the hash that its manifest says; a newer
+    one that is torn or changed is passed over.
 
     Args:
         run_dir: a run's folder, with `checkpoints/step-*` in it; or a checkpoint or other model
@@ -35,12 +36,18 @@ def find_checkpoint(run_dir: Path) -> Path:
     steps = [
         (int(match.group(1)), path)
         for path in (root.iterdir() if root.is_dir() else ())
-        if (match := _STEP.fullmatch(path.name)) and (path / "luma" / "manifest.json").is_file()
+        if (match := _STEP.fullmatch(path.name))
     ]
-    if not steps:
-        message = f"{run_dir}: no whole checkpoint; expected checkpoints/step-*/luma/manifest.json"
-        raise CheckpointError(message, remedy="wait for the run's first checkpoint, or launch it")
-    return max(steps)[1]
+    reasons = []
+    for _, path in sorted(steps, reverse=True):
+        reason = why_not_whole(path)
+        if reason is None:
+            return path
+        reasons.append(f"\n  {path.name}: {reason}")
+    message = f"{run_dir}: no whole checkpoint; expected checkpoints/step-*/{MANIFEST}"
+    raise CheckpointError(
+        message + "".join(reasons), remedy="wait for the run's first checkpoint, or launch it"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,9 @@ import xml.etree.ElementTree as ET
 import psutil
 import pytest
 
+from runtime.artifact import load_or_create_keys
+from runtime.serve.checkpoint import find_checkpoint, read_servable
+
 STEPS, SAMPLES = 30, 30 * 8 * 2
 
 pytestmark = pytest.mark.timeout(600)
@@ -53,6 +56,21 @@ def test_the_run_folder_holds_what_scripts_are_promised(first):
     assert any(
         path.name == f"step-{STEPS:06d}" for path in (first.folder / "checkpoints").iterdir()
     )
+
+
+def test_the_final_checkpoint_can_be_served_as_it_is(first):
+    checkpoint = find_checkpoint(first.folder)
+    assert checkpoint.name == f"step-{STEPS:06d}"
+    assert read_servable(checkpoint).has_chat_template
+
+
+def test_the_compile_cache_is_sealed_under_the_machines_key_and_closed_to_others(place, first):
+    del first  # it has compiled
+    home = place.path / "home"
+    assert not list(home.rglob("cache.key"))
+    assert load_or_create_keys(home).data_key_file.exists()
+    folders = [home, *(home / name for name in ("keys", "cache", "cache/compile", "cache/capture"))]
+    assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700] * len(folders)
 
 
 def test_a_replacement_with_a_new_name_took_the_dead_islands_place(first):

@@ -17,6 +17,9 @@ from jax import Array, lax
 
 from runtime.kernels.attention.contract import sizes_of
 
+# Measured on 2 AVX2 cores, forward and backward: at 1,024 positions eight blocks take 0.6 of one
+# block's time; at 256 two blocks save 4% of a whole training step and triple its compile time.
+_SHORTEST_CUT = 512
 _SMALLEST_BLOCK = 128
 _MOST_BLOCKS = 8
 
@@ -141,12 +144,12 @@ def attention_backward(
 
 
 def _blocks(seq_len: int, rule: _Rule) -> list[_Block]:
-    """Cut the queries; without a causal rule a query may see every key, and one block does."""
-    if not rule.causal:
+    """Cut the queries, unless each may see every key or there are few."""
+    if not rule.causal or seq_len < _SHORTEST_CUT:
         return [_Block(first=0, last=seq_len, low=0, high=seq_len)]
     size = max(_SMALLEST_BLOCK, math.ceil(seq_len / _MOST_BLOCKS))
     blocks = []
-    for first in range(0, max(seq_len, 1), size):
+    for first in range(0, seq_len, size):
         last = min(first + size, seq_len)
         low = max(0, first - rule.window + 1) if rule.window else 0
         blocks.append(_Block(first=first, last=last, low=low, high=last))

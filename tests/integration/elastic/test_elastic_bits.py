@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
 from runtime.agent.checkpoint import latest_checkpoint
+from runtime.agent.exit_codes import ExitCode
+from runtime.coordinator.fence import who_works_in
 from runtime.coordinator.log import LOG_FILE, CommitLog
+from runtime.coordinator.plan import RunPlan, new_run_id
+from tests.integration.elastic.conftest import HERE, SHARDS
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -156,3 +164,60 @@ def test_notice_hands_over_and_leaves_without_a_redo(make_fleet, same_bits, tmp_
     assert fleet.processes["island-0"].returncode == 0
     same_bits(fleet)
     assert [e for e in fleet.events("redo") if e["reason"] == "membership"] == []
+
+
+_LAUNCHER = """
+import subprocess, sys, time
+subprocess.Popen(sys.argv[1:])
+time.sleep(600)
+"""
+
+
+def test_an_island_without_launcher_and_coordinator_leaves_and_the_run_can_be_resumed(
+    make_fleet, same_bits, tmp_path
+) -> None:
+    fleet = make_fleet(1)
+    island = [sys.executable, str(HERE / "faulty_island.py"), "--hold", "3", str(tmp_path / "gate")]
+    island += ["--", "--run", str(fleet.run_dir), "--name", "island-0"]
+    fleet.start_coordinator()
+    launcher = subprocess.Popen([sys.executable, "-c", _LAUNCHER, *island])
+    fleet.wait_for_step(2)
+    launcher.kill()
+    launcher.wait()
+    fleet.kill_coordinator()
+    assert who_works_in(fleet.run_dir) == "islands"
+    fleet.wait(lambda: who_works_in(fleet.run_dir) is None, "the end of the orphan")
+    fleet.start_coordinator()
+    fleet.start_island(1)
+    same_bits(fleet)
+
+
+def test_an_island_of_an_older_run_is_refused_by_the_next_one(
+    make_fleet, same_bits, tmp_path
+) -> None:
+    fleet, gate = make_fleet(1), tmp_path / "gate"
+    fleet.start(1, hold=(3, gate))
+    fleet.wait_for_step(2)
+    fleet.kill_coordinator()
+    plan = RunPlan.read(fleet.run_dir)
+    dataclasses.replace(plan, run_id=new_run_id()).write(fleet.run_dir)
+    for path in fleet.run_dir.glob("log.sqlite*"):
+        path.unlink()
+    shutil.rmtree(fleet.run_dir / "checkpoints" / "step-000004", ignore_errors=True)
+    fleet.start_coordinator()
+    fleet.wait(lambda: fleet.processes["island-0"].poll() is not None, "the end of the older one")
+    assert fleet.processes["island-0"].returncode == ExitCode.REFUSED
+    (refused,) = fleet.events("refused")
+    assert (refused["island"], refused["reason"]) == ("island-0", "it belongs to another run")
+    fleet.start_island(1)
+    same_bits(fleet)
+
+
+def test_a_plan_of_other_micro_shards_than_the_artifact_starts_nothing(make_fleet) -> None:
+    fleet = make_fleet(1, micro_shards=SHARDS * 2)
+    fleet.start(1)
+    fleet.wait(lambda: fleet.processes["island-0"].poll() is not None, "the refusal")
+    assert fleet.processes["island-0"].returncode == ExitCode.FATAL
+    log = (fleet.run_dir / "islands" / "island-0.log").read_text()
+    assert f"compiled for micro_shards {SHARDS}, plan.json has {SHARDS * 2}" in log
+    assert "Traceback" not in log

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +19,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from runtime.agent import process as process_module
 from runtime.agent.checkpoints import CheckpointStore
+from runtime.agent.exit_codes import ExitCode
+from runtime.agent.peers import PeerError
 from runtime.agent.process import IslandProcess
 from runtime.agent.state import TrainState
 from runtime.agent.trainer import COUNTERS, Totals, Trainer
@@ -26,6 +32,7 @@ from runtime.coordinator.client import CoordinatorAddress
 from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan
 
 PLAN = RunPlan(
+    run_id="r",
     total_steps=3,
     micro_shards=4,
     micro_batch=1,
@@ -132,13 +139,24 @@ class Adder:
 
 
 class Store:
-    """A run whose newest checkpoint is the initial state."""
+    """A run whose newest checkpoint is the initial state; what is to be written is kept."""
+
+    def __init__(self) -> None:
+        self.stalls: list[float] = []
 
     def load_newest(self) -> tuple[Any, TrainState]:
         class Info:
             state_hash = "s"
 
         return Info(), _state(0)
+
+    def take_snapshot(self, state: TrainState) -> TrainState:
+        return state
+
+    def write(self, snapshot: TrainState, *, stall_s: float) -> dict[str, Any]:
+        self.stalls.append(stall_s)
+        where = {"step": snapshot.step, "state_hash": snapshot.hash(), "path": "p"}
+        return {"type": "checkpointed", **where, "seconds": 0.1, "stall_s": stall_s}
 
 
 class Link:
@@ -165,6 +183,7 @@ class Fleet:
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         self.adders: dict[str, Adder] = {}
+        self.stores: dict[str, Store] = {}
         self.links: dict[str, Link] = {}
         self.hellos: dict[str, dict[str, Any]] = {}
         self.tasks: dict[str, asyncio.Task[int]] = {}
@@ -180,13 +199,13 @@ class Fleet:
 
     async def add(self, name: str) -> Link:
         adder = Adder()
-        self.adders[name] = adder
+        self.adders[name], self.stores[name] = adder, Store()
         process = IslandProcess(
             self.run_dir,
             name,
             plan=PLAN,
             trainer=cast("Trainer", adder),
-            store=cast("CheckpointStore", Store()),
+            store=cast("CheckpointStore", self.stores[name]),
         )
         self.tasks[name] = asyncio.create_task(process.run())
         return await self.next()
@@ -234,7 +253,7 @@ async def _fleet(run_dir: Path) -> AsyncIterator[Fleet]:
             fleet.adders[name].go_on.set()
             link.tell("exit", reason="done")
         codes = await asyncio.wait_for(asyncio.gather(*fleet.tasks.values()), 10)
-        assert set(codes) == {0}
+        assert all(code == 0 for code in codes), codes
     finally:
         server.close()
 
@@ -380,5 +399,141 @@ def test_an_island_that_is_let_go_ends_with_0(tmp_path: Path, reason: str) -> No
         link = await fleet.add("a")
         link.tell("exit", reason=reason)
         assert await asyncio.wait_for(fleet.tasks["a"], 5) == 0
+
+    _run(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"), [("refused", ExitCode.REFUSED), ("wedged", ExitCode.CRASHED)]
+)
+def test_an_island_that_must_go_says_why_in_its_exit_code(
+    tmp_path: Path, reason: str, code: ExitCode
+) -> None:
+    async def work(fleet: Fleet) -> None:
+        link = await fleet.add("a")
+        assert fleet.hellos["a"]["run_id"] == PLAN.run_id
+        link.tell("exit", reason=reason)
+        assert await asyncio.wait_for(fleet.tasks.pop("a"), 5) == code
+
+    _run(tmp_path, work)
+
+
+def test_a_heartbeat_tells_how_long_the_computation_has_been_going_on(tmp_path: Path) -> None:
+    async def work(fleet: Fleet) -> None:
+        (a,) = await fleet.start("a")
+        adder = fleet.adders["a"]
+        adder.started.clear()
+        adder.go_on.clear()
+        begin = time.monotonic()
+        a.tell("lease", step=0, attempt=0, shard=0)
+        assert await asyncio.to_thread(adder.started.wait, 5)
+        ages = [(await a.hear("heartbeat"))["task_s"] for _ in range(2)]
+        assert 0 < ages[0] < ages[1] < time.monotonic() - begin
+        adder.go_on.set()
+        await a.hear("done")
+        assert (await a.hear("heartbeat"))["task_s"] == 0
+
+    _run(tmp_path, work)
+
+
+def test_a_donor_whose_receiver_reads_no_more_is_freed_by_the_coordinator_s_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The receiver's socket is open and its buffers are full: only a time-out would end it."""
+    monkeypatch.setattr(process_module, "send_state", _send_for_ever)
+
+    async def work(fleet: Fleet) -> None:
+        (a,) = await fleet.start("a")
+        with socket.create_server(("127.0.0.1", 0)) as frozen:
+            where = {"host": "127.0.0.1", "port": frozen.getsockname()[1]}
+            a.tell("send_state", step=0, attempt=0, island="b", **where)
+            connection, _ = await asyncio.to_thread(frozen.accept)
+            await _compute(a, 0, 1, 2, 3)
+            _reduce(a, [0, 1, 2, 3])
+            await a.hear("summed")
+            a.tell("commit", step=0, hash_state=False, checkpoint=None)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(a.hear("applied"), 0.5)
+            a.tell("cancel_send", island="b")
+            assert (await a.hear("applied"))["step"] == 1
+            connection.close()
+
+    _run(tmp_path, work)
+
+
+def _send_for_ever(connection: socket.socket, handed: HandedState) -> None:
+    try:
+        while True:
+            connection.sendall(bytes(1 << 20))
+    except OSError as error:
+        raise PeerError(str(error)) from None
+
+
+def test_the_writer_s_stall_holds_the_hash_of_the_state_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashing = TrainState.hash
+
+    def slow(state: TrainState, **options: Any) -> str:
+        time.sleep(0.2)
+        return hashing(state, **options)
+
+    async def work(fleet: Fleet) -> None:
+        (a,) = await fleet.start("a")
+        await _compute(a, 0, 1, 2, 3)
+        _reduce(a, [0, 1, 2, 3])
+        await a.hear("summed")
+        with monkeypatch.context() as patch:
+            patch.setattr(TrainState, "hash", slow)
+            a.tell("commit", step=0, hash_state=True, checkpoint="a")
+            await a.hear("applied")
+        assert (await a.hear("checkpointed"))["stall_s"] >= 0.2
+
+    _run(tmp_path, work)
+
+
+@pytest.mark.parametrize("orphan", [True, False])
+def test_an_island_without_coordinator_leaves_early_only_when_its_launcher_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, orphan: bool
+) -> None:
+    monkeypatch.setattr(process_module, "_ORPHAN_PATIENCE_S", 0.5)
+    monkeypatch.setattr(process_module, "_PATIENCE_S", 60.0 if orphan else 1.5)
+    parents = iter([1000])
+    later = 1 if orphan else 1000
+    monkeypatch.setattr(os, "getppid", lambda: next(parents, later))
+
+    async def work() -> None:
+        process = IslandProcess(
+            tmp_path,
+            "a",
+            plan=PLAN,
+            trainer=cast("Trainer", Adder()),
+            store=cast("CheckpointStore", Store()),
+        )
+        begin = time.monotonic()
+        assert await asyncio.wait_for(process.run(), 20) == ExitCode.LOST_COORDINATOR
+        assert orphan or time.monotonic() - begin >= 1.5
+
+    asyncio.run(work())
+
+
+def test_time_in_which_the_process_was_stopped_does_not_age_its_computation(
+    tmp_path: Path,
+) -> None:
+    """A computation that was stopped with its process for minutes is not taken for a hung one."""
+
+    async def work(fleet: Fleet) -> None:
+        (a,) = await fleet.start("a")
+        adder = fleet.adders["a"]
+        adder.started.clear()
+        adder.go_on.clear()
+        a.tell("lease", step=0, attempt=0, shard=0)
+        assert await asyncio.to_thread(adder.started.wait, 5)
+        await a.hear("heartbeat")
+        time.sleep(3.0)  # noqa: ASYNC251 - the loop stands still, as under SIGSTOP
+        ages = [(await a.hear("heartbeat"))["task_s"] for _ in range(2)]
+        assert max(ages) < 3.0
+        adder.go_on.set()
+        await a.hear("done")
 
     _run(tmp_path, work)

@@ -25,6 +25,7 @@ def _plan(
     betas: tuple[float, float] = (0.9, 0.95),
 ) -> RunPlan:
     return RunPlan(
+        run_id="r",
         total_steps=total,
         micro_shards=8,
         micro_batch=1,

@@ -18,6 +18,7 @@ from runtime.artifact import (
     load_or_create_keys,
     load_public_key,
     load_signing_key,
+    private_folder,
 )
 from runtime.artifact.keys import public_key_bytes, public_key_from_bytes
 from runtime.spec import ArtifactError
@@ -179,6 +180,19 @@ def test_failed_write_leaves_nothing(tmp_path, monkeypatch):
 
 def test_home_that_is_a_file_is_named(tmp_path):
     (tmp_path / "home").write_text("")
-    with pytest.raises(ArtifactError, match="key folder") as caught:
+    with pytest.raises(ArtifactError, match="folder") as caught:
         load_or_create_keys(tmp_path / "home")
     assert "LUMA_HOME" in caught.value.diagnostics()
+
+
+def test_folders_of_keys_and_caches_are_closed_to_others(tmp_path):
+    home = tmp_path / "home"
+    loose = home / "cache"
+    loose.mkdir(parents=True, mode=0o755)
+    private_folder(loose / "deep" / "er")
+    load_or_create_keys(tmp_path / "new")
+    made = [loose / "deep", loose / "deep" / "er", tmp_path / "new", tmp_path / "new" / "keys"]
+    assert [folder.stat().st_mode & 0o777 for folder in made] == [0o700] * 4
+    assert loose.stat().st_mode & 0o777 == 0o755  # it was there, and is not the one asked for
+    private_folder(loose)
+    assert loose.stat().st_mode & 0o777 == 0o700

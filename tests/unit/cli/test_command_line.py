@@ -17,7 +17,6 @@ COMMANDS = (
     "launch", "compile", "verify", "inspect", "status", "logs", "events", "cancel", "serve",
     "init", "check",
 )  # fmt: skip
-READS = ("compile", "verify", "inspect", "status", "logs", "events", "check", "launch")
 
 TEN_MISTAKES = """\
 schema: luma/v1
@@ -54,7 +53,7 @@ def test_every_command_has_help_with_an_example(command, capsys):
     text = capsys.readouterr().out
     assert "For example:" in text
     assert f"luma {command}" in text
-    assert ("--json" in text) == (command in READS)
+    assert "--json" in text
 
 
 def test_the_root_help_lists_every_command(capsys):
@@ -224,6 +223,163 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
     _, error = child.communicate(timeout=60)
     assert child.returncode == 0
     assert error == ""
+
+
+def test_an_artifact_without_its_key_is_not_called_verified(capsys, tmp_path, sealed):
+    path, key = sealed
+    assert main(["verify", str(path), "--key-file", str(key), "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert (whole["level"], whole["level_claimed"]) == ("L1", "L1")
+    key.unlink()
+    assert main(["verify", str(path), "--json"]) == 1
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert (found["level"], found["leaks"]) == ("L0", None)
+    assert [e["holds"] for e in found["evidence"]] == [True, True, False]
+    assert "signature, signer verified; not verified: the seal was not checked" in captured.err
+    assert "--key-file" in captured.err
+
+
+@pytest.fixture
+def sealed(tmp_path, monkeypatch):
+    """A sealed artifact of this machine, and its key file."""
+    from runtime.artifact import BlockTable, TargetPayload, load_or_create_keys, write_artifact
+
+    monkeypatch.setenv("LUMA_HOME", str(tmp_path / "home"))
+    keys = load_or_create_keys()
+    payload = TargetPayload(
+        target="cpu",
+        programs={},
+        blocks=BlockTable(block_size=4096, rows=()),
+        cpu_name="x86-64-v3",
+        cpu_features=(),
+        scrubbed=False,
+    )
+    path = tmp_path / "one.luma"
+    write_artifact(
+        path,
+        {"cpu": payload},
+        level="L1",
+        signing_key=keys.signing_key,
+        data_key=keys.data_key,
+        graph_digest="ab" * 32,
+        statistics={},
+        versions={},
+    )
+    return path, keys.data_key_file
+
+
+def test_init_and_cancel_answer_in_json_too(capsys, tmp_path, monkeypatch):
+    path = tmp_path / "job.yaml"
+    assert main(["init", str(path), "--name", "mine", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"path": str(path), "name": "mine"}
+    assert main(["init", "--stdout", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"].startswith("# A Luma job")
+    (tmp_path / "run.json").write_text(json.dumps({"format": RUN_FORMAT}))
+    monkeypatch.setattr("runtime.coordinator.client.request_stop", lambda _: None)
+    assert main(["cancel", str(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == {"run": str(tmp_path.resolve()), "stopping": True}
+
+
+def test_a_launch_that_fails_answers_in_json_too(capsys, tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text(TEN_MISTAKES)
+    run = tmp_path / "run"
+    assert main(["launch", str(job), "--yes", "--json", "--run", str(run)]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert (document["run"], document["certificate"]) == (None, None)
+    assert "train.colour" in document["error"]
+    assert main(["launch", "--resume", str(tmp_path), "--json"]) == 1
+    assert "not a run folder" in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_the_port_asked_for_comes_before_the_jobs_and_0_is_a_port(capsys, tmp_path, monkeypatch):
+    (tmp_path / "run.json").write_text(
+        json.dumps({"format": RUN_FORMAT, "model_name": "mine", "port": 8123})
+    )
+    (tmp_path / "config.json").write_text("{}")
+    asked = []
+
+    def serve(checkpoint, *, model_name, host, port, api_key, on_ready):
+        asked.append(port)
+        on_ready(f"http://{host}:{port or 4567}")
+        return 0
+
+    monkeypatch.setattr("runtime.serve.serve", serve)
+    assert main(["serve", str(tmp_path), "--port", "0", "--json"]) == 0
+    line, rest = capsys.readouterr().out.split("\n", maxsplit=1)
+    assert rest == ""
+    expected = {"url": "http://127.0.0.1:4567", "model": "mine", "checkpoint": str(tmp_path)}
+    assert json.loads(line) == expected
+    assert main(["serve", str(tmp_path)]) == 0
+    (tmp_path / "run.json").write_text(json.dumps({"format": RUN_FORMAT, "port": None}))
+    assert main(["serve", str(tmp_path)]) == 0
+    assert asked == [0, 8123, 8000]
+
+
+def test_a_full_disk_behind_a_list_is_an_error(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"format": RUN_FORMAT}))
+    (tmp_path / "events.jsonl").write_text('{"time": 1.0, "kind": "commit"}\n')
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "runtime.cli", "events", str(tmp_path)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "standard output cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize(("words", "code"), [(["init", "job.yaml"], 0), (["status", "nothing"], 1)])
+def test_standard_error_that_has_gone_changes_no_exit_code(words, code, tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "runtime.cli", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=write,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    os.close(write)
+    assert done.returncode == code
+
+
+def test_an_unforeseen_error_is_one_message_with_its_traceback_in_a_file(
+    capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("LUMA_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("LUMA_DEBUG", raising=False)
+
+    def broken(*_):
+        raise ZeroDivisionError("the\nworld ended")
+
+    monkeypatch.setattr("runtime.coordinator.client.read_status", broken)
+    (tmp_path / "run.json").write_text(json.dumps({"format": RUN_FORMAT}))
+    assert main(["status", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("luma: unexpected ZeroDivisionError: the world ended\n")
+    assert "LUMA_DEBUG=1" in said
+    assert "Traceback" not in said
+    (report,) = (tmp_path / "home" / "logs").iterdir()
+    assert str(report) in said
+    assert "Traceback" in report.read_text()
+    monkeypatch.setenv("LUMA_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["status", str(tmp_path)])
+
+
+def test_events_without_a_time_are_left_out(capsys, tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"format": RUN_FORMAT}))
+    (tmp_path / "events.jsonl").write_text('{"kind": "x"}\n{"time": 1.0, "kind": "y"}\n')
+    assert main(["events", str(tmp_path)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def test_luma_debug_shows_the_traceback_of_a_mistake(tmp_path: Path):

@@ -20,6 +20,7 @@ from runtime.coordinator.core import Coordinator
 from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan
 
 PLAN = RunPlan(
+    run_id="r",
     total_steps=6,
     micro_shards=4,
     micro_batch=1,
@@ -294,7 +295,7 @@ def test_a_silent_island_is_dropped_and_a_pause_of_the_coordinator_drops_nobody(
     run.begin("a", "b")
     for tenth in range(1, 12):
         run.now = tenth / 10
-        run.take("heartbeat", "a")
+        run.take("heartbeat", "a", task_s=0.0)
         run.take("tick")
     assert [a.island for a in run.last if isinstance(a, Close)] == ["b"]
     assert run.core.members == ["a"]
@@ -384,7 +385,7 @@ def test_a_restart_does_not_wait_for_the_dead() -> None:
     run.hello("a", step=1)
     for tenth in range(1, 13):
         run.now = tenth / 10
-        run.take("heartbeat", "a")
+        run.take("heartbeat", "a", task_s=0.0)
         run.take("tick")
     assert (run.core.phase, run.core.members) == ("run", ["a"])
 
@@ -473,3 +474,103 @@ def test_stop_ends_resumably(phase: str) -> None:
     run.take("checkpointed", writer, step=1, state_hash="s1", **done)
     assert run.core.phase == "stopped"
     assert {m["reason"] for m in run.sent("exit")} == {"stopped"}
+
+
+def test_a_step_that_no_scale_holds_ends_the_run_and_not_in_a_loop() -> None:
+    run = Run()
+    run.begin("a", "b")
+    for _ in range(100):
+        run.step("a", "b", overflow=1)
+        if run.core.phase == "failed":
+            break
+    assert run.core.attempt == 32
+    assert "outgrew its scale 33 times in a row" in str(run.core.error)
+    assert run.log == {}
+
+
+def test_shards_are_held_back_while_fewer_than_min_islands_are_in() -> None:
+    run = Run(plan=dataclasses.replace(PLAN, min_islands=2))
+    run.begin("a", "b")
+    run.step("a", "b")
+    run.take("lost", "b", reason="killed")
+    assert run.emitted("waiting") == [{"step": 1, "members": ["a"], "min_islands": 2}]
+    for shard in run.core.board.held_by("a"):
+        run.done("a", shard)
+    assert run.sent("lease") == []
+    run.take("tick")
+    assert run.emitted("waiting") == [], "told once"
+    run.hello("b", step=1)
+    assert run.core.members == ["a", "b"]
+    assert run.sent("lease")
+    run.step("a", "b")
+    assert run.log == {0: "h0", 1: "h1"}
+
+
+def test_a_stop_ends_a_run_that_waits_for_islands() -> None:
+    run = Run(plan=dataclasses.replace(PLAN, min_islands=2))
+    run.begin("a", "b")
+    run.take("lost", "b", reason="killed")
+    run.take("stop")
+    run.step("a")
+    assert run.core.phase == "finish"
+
+
+def test_a_lone_island_of_another_chip_class_does_not_take_over_what_is_committed() -> None:
+    run = Run(plan=dataclasses.replace(PLAN, islands=1))
+    run.begin("a")
+    run.step("a")
+    run.take("lost", "a", reason="killed")
+    run.hello("b", chip_class="cpu/y")
+    assert run.sent("exit", "b") == [{"type": "exit", "reason": "refused"}]
+    run.hello("c")
+    assert run.sent("load", "c")
+
+
+def test_before_the_first_commit_the_class_is_that_of_whoever_is_there() -> None:
+    run = Run(plan=dataclasses.replace(PLAN, islands=1))
+    run.begin("a")
+    run.take("lost", "a", reason="killed")
+    run.hello("b", chip_class="cpu/y")
+    assert run.sent("load", "b")
+
+
+@pytest.mark.parametrize(("seconds", "limit"), [(1.0, 120.0), (60.0, 630.0)])
+def test_an_island_whose_computation_hangs_is_let_go_though_its_heart_beats(
+    seconds: float, limit: float
+) -> None:
+    run = Run()
+    run.begin("a", "b")
+    shard = run.core.board.held_by("b")[0]
+    run.take("done", "b", step=0, attempt=0, shard=shard, seconds=seconds)
+    run.take("heartbeat", "b", task_s=limit - 1)
+    assert run.core.members == ["a", "b"]
+    run.take("heartbeat", "b", task_s=limit + 1)
+    assert run.sent("exit", "b") == [{"type": "exit", "reason": "wedged"}]
+    assert run.core.members == ["a"]
+    assert run.core.board.held_by("b") == []
+
+
+def test_a_load_that_hangs_does_not_hold_the_run_up_for_ever() -> None:
+    run = Run()
+    run.hello("a")
+    run.hello("b")
+    run.take("loaded", "a", request=run.core.islands["a"].request, step=0, state_hash="s0")
+    run.take("heartbeat", "b", task_s=121.0)
+    assert (run.core.phase, run.core.members) == ("run", ["a"])
+
+
+def test_the_donor_of_a_joiner_that_is_dropped_is_told_at_once() -> None:
+    run = Run()
+    run.begin("a", "b")
+    run.hello("c")
+    (wanted,) = run.sent("receive_state", "c")
+    run.take("lost", "c", reason="no heartbeat")
+    assert run.sent("cancel_send", wanted["donor"]) == [{"type": "cancel_send", "island": "c"}]
+
+
+@pytest.mark.parametrize("shard", [-1, 4, 1 << 40])
+def test_a_result_for_a_shard_that_does_not_exist_is_not_counted(shard: int) -> None:
+    run = Run()
+    run.begin("a", "b")
+    run.done("a", shard)
+    assert run.core.board.done == {}

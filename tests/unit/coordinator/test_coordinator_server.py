@@ -22,12 +22,14 @@ from runtime.coordinator import server as server_module
 from runtime.coordinator import wire
 from runtime.coordinator.client import CoordinatorAddress, read_status, request_stop
 from runtime.coordinator.events import read_events
+from runtime.coordinator.fence import who_works_in
 from runtime.coordinator.log import LOG_FILE, CommitLog
 from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan
 from runtime.coordinator.server import CoordinatorServer
 from runtime.spec.errors import RunError
 
 PLAN = RunPlan(
+    run_id="r",
     total_steps=3,
     micro_shards=4,
     micro_batch=1,
@@ -102,8 +104,8 @@ async def _island(run_dir: Path, name: str = "island-0", **held: Any) -> Client:
     client = await Client.open(run_dir)
     address = CoordinatorAddress.read(run_dir)
     assert address is not None
-    me = {"pid": 1, "host": "127.0.0.1", "port": 9, "token": address.token}
-    await client.tell("hello", island=name, **{"step": -1, "attempt": 0, "sum": None, **held, **me})
+    me = {"pid": 1, "host": "127.0.0.1", "port": 9, "token": address.token, "run_id": PLAN.run_id}
+    await client.tell("hello", island=name, **{"step": -1, "attempt": 0, "sum": None, **me, **held})
     return client
 
 
@@ -345,7 +347,7 @@ def test_a_zombie_s_late_result_is_refused_and_changes_nothing(run_dir: Path) ->
 
             async def beat() -> None:
                 while True:
-                    await other.tell("heartbeat")
+                    await other.tell("heartbeat", task_s=0.0)
                     await asyncio.sleep(0.1)
 
             heart = asyncio.create_task(beat())
@@ -517,3 +519,173 @@ def test_the_process_ends_cleanly_on_sigterm_and_says_what_is_wrong_on_a_bad_fol
     assert "not a run folder" in bad.stderr
     assert "Traceback" not in bad.stderr
     assert list(empty.iterdir()) == []
+
+
+# ------------------------------------------------------------------- other runs, bad fields, bugs
+
+
+def test_an_island_of_an_older_run_in_the_folder_is_turned_away_and_ours_stays(
+    run_dir: Path,
+) -> None:
+    """It knows the token, for it read the address file anew; it has even the same name."""
+
+    async def work() -> None:
+        async with _serving(run_dir) as server:
+            island = await _island(run_dir)
+            await _load(island)
+            await island.hear("lease")
+            orphan = await _island(run_dir, step=2, run_id="older")
+            assert [m["type"] for m in await orphan.ended()] == ["exit"]
+            assert list(server._connections) == ["island-0"]
+            assert server._core.members == ["island-0"]
+            assert server._core.islands["island-0"].step == 0
+            await island.tell("done", step=0, attempt=0, shard=0, seconds=0.1)
+            await island.hear("lease")
+            await island.close()
+
+    _run(work)
+    (refused,) = [e for e in read_events(run_dir) if e["kind"] == "refused"]
+    assert (refused["island"], refused["reason"]) == ("island-0", "it belongs to another run")
+
+
+BAD_MESSAGES = {
+    "a field is missing": {"type": "done", "step": 0, "attempt": 0, "seconds": 0.1},
+    "a field of another type": {
+        "type": "done",
+        "step": 0,
+        "attempt": 0,
+        "seconds": 0.1,
+        "shard": [0],
+    },
+    "a sum without counters": {"type": "summed", "epoch": 1, "step": 0, "attempt": 0, "hash": "h"},
+    "an event that only the server makes": {"type": "lost"},
+    "a tick": {"type": "tick"},
+    "a stop": {"type": "stop"},
+    "a type that nobody knows": {"type": "__init__"},
+}
+
+
+@pytest.mark.parametrize("bad", BAD_MESSAGES)
+def test_a_malformed_message_costs_its_sender_the_connection_and_no_more(
+    run_dir: Path, bad: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dataclasses.replace(PLAN, islands=2).write(run_dir)
+
+    async def work() -> None:
+        async with _serving(run_dir) as server:
+            islands = [await _island(run_dir, f"island-{n}") for n in range(2)]
+            for island in islands:
+                await _load(island)
+            leases = [await island.hear("lease") for island in islands]
+            message = dict(BAD_MESSAGES[bad])
+            await islands[0].tell(message.pop("type"), **message)
+            await islands[0].ended()
+            await _until(lambda: server._core.members == ["island-1"])
+            assert server._core.phase == "run"
+            assert not server._core.stopping
+            shard = leases[1]["shard"]
+            await islands[1].tell("done", step=0, attempt=0, shard=shard, seconds=0.1)
+            await islands[1].hear("lease")
+            await islands[1].close()
+
+    _run(work)
+    left = next(e for e in read_events(run_dir) if e["kind"] == "left")
+    assert left["island"] == "island-0"
+    assert left["reason"].startswith("it broke the protocol: ")
+    assert left["reason"].removeprefix("it broke the protocol: ") in capfd.readouterr().err
+
+
+def test_a_hello_without_its_fields_is_no_island(run_dir: Path) -> None:
+    async def work() -> None:
+        async with _serving(run_dir) as server:
+            for changes in ({"pid": None}, {"sum": {"step": 1}}, {"run_id": 3}):
+                client = await _island(run_dir, **changes)
+                assert await client.ended() == []
+            assert server._core.islands == {}
+
+    _run(work)
+
+
+_BUGGY = """
+import sys
+from runtime.coordinator import __main__ as entry
+from runtime.coordinator.core import Coordinator
+
+def broken(self, event, now):
+    raise {error}("a bug of ours")
+
+setattr(Coordinator, "_on_{event}", broken)
+sys.argv = ["coordinator", "--run", sys.argv[1]]
+sys.exit(entry.main())
+"""
+
+
+@pytest.mark.parametrize("event", ["hello", "tick", "heartbeat"])
+@pytest.mark.parametrize("error", ["KeyError", "ValueError", "AssertionError"])
+def test_a_bug_ends_the_coordinator_visibly_so_that_it_is_started_again(
+    run_dir: Path, event: str, error: str
+) -> None:
+    """Found by reading: KeyError and ValueError were taken for a stranger's nonsense."""
+    script = _BUGGY.format(event=event, error=error)
+    command = [sys.executable, "-c", script, str(run_dir)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    async def talk() -> None:
+        await _until(lambda: CoordinatorAddress.read(run_dir) is not None, 20)
+        with contextlib.suppress(OSError):
+            island = await _island(run_dir)
+            await island.tell("heartbeat", task_s=0.0)
+            await island.ended()
+
+    asyncio.run(talk())
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 4
+    assert "Traceback" in errors
+    assert f"{error}: " in errors
+
+
+def test_a_dead_ticker_ends_the_coordinator(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(_self: CoordinatorServer) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(CoordinatorServer, "_tick_forever", broken)
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(asyncio.wait_for(CoordinatorServer(run_dir, restart=False).serve(), 10))
+
+
+def test_a_second_coordinator_on_one_run_is_refused_and_the_first_goes_on(run_dir: Path) -> None:
+    async def work() -> None:
+        async with _serving(run_dir):
+            assert who_works_in(run_dir) == "a coordinator"
+            second = await asyncio.to_thread(
+                subprocess.run,
+                [sys.executable, "-m", "runtime.coordinator", "--run", str(run_dir)],
+                capture_output=True,
+                text=True,
+                timeout=20,
+                check=False,
+            )
+            assert second.returncode == 1
+            assert "another coordinator works on" in second.stderr
+            assert "Traceback" not in second.stderr
+            island = await _island(run_dir)
+            await _load(island)
+            await _work(island, 0)
+            await island.hear("commit")
+            await island.close()
+
+    _run(work)
+    assert who_works_in(run_dir) is None
+    assert _kinds(run_dir).count("coordinator_started") == 1
+
+
+def test_the_fence_goes_with_its_process_however_it_ends(run_dir: Path) -> None:
+    command = [sys.executable, "-m", "runtime.coordinator", "--run", str(run_dir)]
+    process = subprocess.Popen(command)
+    deadline = time.monotonic() + 20
+    while who_works_in(run_dir) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert who_works_in(run_dir) is None

@@ -7,6 +7,7 @@ slowed or cut off, and no island may ever apply a step that the log does not hol
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import heapq
 import random
@@ -29,6 +30,7 @@ from runtime.coordinator.actions import (
 )
 from runtime.coordinator.core import Coordinator
 from runtime.coordinator.log import Commit
+from runtime.coordinator.messages import check_message
 from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan
 from runtime.spec.errors import CoordinationError
 
@@ -40,6 +42,7 @@ OVERFLOWING = {0, 5}
 
 def _plan(islands: int) -> RunPlan:
     return RunPlan(
+        run_id="r",
         total_steps=STEPS,
         micro_shards=SHARDS,
         micro_batch=1,
@@ -113,6 +116,14 @@ class MemoryLog:
         self.recommits += 1
 
 
+@dataclass
+class _Sending:
+    """A hand-over under way, and when the donor's own time-out ends it."""
+
+    until: float
+    cancelled: bool = False
+
+
 @dataclass(eq=False)
 class SimIsland:
     """One island: the real step logic over a device of integers."""
@@ -133,6 +144,9 @@ class SimIsland:
     totals: tuple[int, int] | None = None
     expecting: tuple[int, int, str, int] | None = None
     arrived: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    applies: int = 0
+    sending: dict[str, _Sending] = field(default_factory=dict)
+    freezes_in_transfer: float = 0.0
 
     def __post_init__(self) -> None:
         self.core = IslandCore(self.name)
@@ -232,6 +246,7 @@ class SimIsland:
 
         def applied() -> None:
             assert self.totals is not None
+            self.applies += 1
             self.state = _number("apply", self.state, step, self.totals[1])
             self.step, self.scale, self.sums = step + 1, 0, []
             self.take(
@@ -266,18 +281,35 @@ class SimIsland:
         self.later(self.world.draw(0.05, 0.4), written)
 
     def do_send_state(self, step: int, attempt: int, island: str, host: str, port: int) -> None:
-        handed = (self.step, self.state, self.scale)
+        handed, applies = (self.step, self.state, self.scale), self.applies
         assert self.step == step
+        receiver = self.world.islands[island]
+        sending = self.sending[island] = _Sending(until=self.world.now + 60.0)
 
-        def sent() -> None:
-            assert (self.step, self.state) == handed[:2], "the donor's state changed meanwhile"
-            self.world.hand_over(island, (step, attempt, self.name), handed)
+        def go_on() -> None:
+            """End with the last byte; a receiver that does not read leaves us blocked in it."""
+            # Only an apply changes a state in place; a load puts another one beside it.
+            assert self.applies == applies, "the donor's state changed meanwhile"
+            now = self.world.now
+            stuck = receiver.alive and now < receiver.frozen_until
+            if stuck and not sending.cancelled and now < sending.until:
+                self.later(0.02, go_on)
+                return
+            if not sending.cancelled:
+                self.world.hand_over(island, (step, attempt, self.name), handed)
             self.take({"type": "state_sent"})
 
-        self.later(self.world.draw(0.05, 0.4), sent)
+        self.later(self.world.draw(0.05, 0.4), go_on)
+
+    def do_cancel_send(self, island: str) -> None:
+        if island in self.sending:
+            self.sending.pop(island).cancelled = True
 
     def do_receive_state(self, ticket: int, step: int, attempt: int, donor: str) -> None:
         self.expecting = expected = (step, attempt, donor, ticket)
+        if self.freezes_in_transfer:
+            self.frozen_until = self.world.now + self.freezes_in_transfer
+            self.freezes_in_transfer = 0.0
 
         def give_up() -> None:
             if self.expecting == expected:
@@ -409,6 +441,7 @@ class World:
         connection = island.connection
         if connection is None:
             return
+        check_message(message)
 
         def arrive() -> None:
             if message["type"] == "hello":
@@ -433,12 +466,12 @@ class World:
         if island.connection is None and self.core is not None:
             self.serial += 1
             island.connection = self.serial
-            me = {"pid": 1, "host": "h", "port": 1}
+            me = {"run_id": self.plan.run_id, "pid": 1, "host": "h", "port": 1}
             island.take({"type": "connected", "me": me})
         island.later(0.1, lambda: self.keep_connected(island))
 
     def beat(self, island: SimIsland) -> None:
-        self.to_coordinator(island, {"type": "heartbeat"})
+        self.to_coordinator(island, {"type": "heartbeat", "task_s": 0.0})
         island.later(0.2, lambda: self.beat(island))
 
     def gone(self, island: SimIsland, *, told: bool = False) -> None:
@@ -610,6 +643,11 @@ def _late_join(world: World) -> None:
         world.spawn()
 
 
+def _frozen_joiner(world: World) -> None:
+    if len(world.living()) < 6:
+        world.spawn().freezes_in_transfer = world.draw(0.3, 20.0)
+
+
 FAULTS: dict[str, Callable[[World], None]] = {
     "kill one": _kill_one,
     "kill two": _kill_two,
@@ -620,7 +658,38 @@ FAULTS: dict[str, Callable[[World], None]] = {
     "slow": _slow,
     "notice": _notice,
     "late join": _late_join,
+    "frozen joiner": _frozen_joiner,
 }
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_joiner_that_freezes_in_its_transfer_does_not_hold_up_its_donor(seed: int) -> None:
+    world = World(seed=seed, islands=2)
+    joiner: list[SimIsland] = []
+
+    def join() -> None:
+        joiner.append(world.spawn())
+        joiner[0].freezes_in_transfer = 1000.0
+
+    world.after(1.5, join)
+    world.run()
+    _check(world)
+    assert joiner[0].frozen_until > world.now, "the fault struck, and the run ended before it did"
+    assert world.now < 30.0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_shard_is_leased_while_fewer_than_min_islands_are_in(seed: int) -> None:
+    world = World(seed=seed, islands=3)
+    world.plan = dataclasses.replace(world.plan, min_islands=3)
+    for moment in (2.0, 3.0, 4.0):
+        world.after(moment, lambda: _kill_one(world))
+    world.run()
+    _check(world)
+    assert all(len(commit.members) >= 2 for commit in world.log.commits.values())
+    waiting = [fields for _, kind, fields in world.events if kind == "waiting"]
+    assert 1 <= len(waiting) <= 4, "once each time, not once a tick"
+    assert all(w["min_islands"] == 3 and len(w["members"]) < 3 for w in waiting)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

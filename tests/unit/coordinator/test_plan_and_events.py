@@ -21,6 +21,7 @@ from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan
 from runtime.spec.errors import CoordinationError, RunError
 
 PLAN = RunPlan(
+    run_id="r",
     total_steps=20,
     micro_shards=8,
     micro_batch=2,

@@ -5,12 +5,16 @@ The numbers are made up; the files are written by the real writers of plan and l
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from runtime.agent.checkpoint import write_checkpoint
+from runtime.agent.state import initial_state
 from runtime.coordinator.log import Commit, CommitLog
 from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan
 from runtime.run.folder import RUN_FORMAT, RunFolder
@@ -22,6 +26,7 @@ STEPS = 20
 def make_plan(*, steps: int = STEPS, islands: int = 3) -> RunPlan:
     """Give a plan of 8 micro-shards of 2 samples."""
     return RunPlan(
+        run_id="r",
         total_steps=steps,
         micro_shards=8,
         micro_batch=2,
@@ -130,9 +135,23 @@ def write_recorded_run(path: Path, *, kill_step: int | None = 12, done: bool = T
             )
     if done:
         events.append({"time": now + 0.2, "kind": "done", "step": STEPS, "state_hash": "12" * 32})
+        write_final_checkpoint(folder)
     log.close()
     folder.events_file.write_text("".join(json.dumps(event) + "\n" for event in events))
     return folder
+
+
+def write_final_checkpoint(folder: RunFolder, state_hash: str = "12" * 32) -> None:
+    """Write a small checkpoint of the last step, which says that its state has that hash."""
+    params = {"weight": np.arange(6, dtype=np.float32)}
+    state = dataclasses.replace(initial_state(params, n_blocks=1), step=STEPS)
+    write_checkpoint(
+        folder.checkpoints_dir,
+        state,
+        job_digest=make_plan().job_digest,
+        durable=False,
+        state_hash=state_hash,
+    )
 
 
 def _kill(now: float) -> list[dict]:

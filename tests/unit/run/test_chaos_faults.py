@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.run.chaos import ChaosSchedule, Shot, check_faults, parse_faults
+from runtime.run.chaos import ChaosSchedule, Shot, check_faults, missed_faults, parse_faults
 from runtime.spec import SpecError
 
 
@@ -77,6 +77,20 @@ def test_faults_outside_the_run_are_refused():
     with pytest.raises(SpecError, match=r"slots 0 to 2(.|\n)*steps 0 to 29"):
         check_faults(faults, islands=3, total_steps=30)
     check_faults(parse_faults(["kill:2@step=29"]), islands=3, total_steps=30)
+
+
+def test_faults_of_past_steps_are_refused_on_a_resume():
+    faults = parse_faults(["kill:0@step=9", "kill:0@step=10"])
+    with pytest.raises(SpecError, match="step 9, which is past; the run goes on with step 10"):
+        check_faults(faults, islands=1, total_steps=30, first_step=10)
+    check_faults(faults[1:], islands=1, total_steps=30, first_step=10)
+
+
+def test_a_fault_that_struck_nobody_is_named():
+    faults = parse_faults(["kill:0@step=2", "stop:1@step=3:for=1s", "kill:all@step=4"])
+    struck = [{"fault": "kill:0@step=2"}, {"fault": "kill:all@step=4"}, {"how": "SIGKILL"}]
+    (line,) = missed_faults(faults, struck)
+    assert "'stop:1@step=3:for=1s' never struck" in line
 
 
 def test_a_kill_lands_inside_its_step_and_once_even_if_the_step_is_redone():

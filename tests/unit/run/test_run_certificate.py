@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 
 import pytest
@@ -11,6 +12,7 @@ from runtime.run.audit import audit_samples
 from runtime.run.certificate import certificate_lines, certify, read_certificate
 from runtime.run.history import History
 from runtime.spec import RunError
+from tests.unit.run.conftest import write_final_checkpoint
 
 CONTRACT = {
     "level", "state_hash", "reference_state_hash", "steps", "steps_lost", "samples_seen",
@@ -88,6 +90,35 @@ def test_islands_of_two_chip_classes_are_not_certified_as_exact(recorded_run):
     assert certificate["chip_classes"] == ["cpu/x", "cpu/y"]
     assert certificate["level"] == "violated"
     assert any("several chip classes" in text for text in certificate["problems"])
+
+
+@pytest.mark.parametrize("damage", ["deleted", "changed", "manifest", "another state"])
+def test_a_final_checkpoint_that_is_not_what_the_islands_hashed_violates_the_promise(
+    recorded_run, damage
+):
+    folder = recorded_run()
+    final = folder.checkpoints_dir / "step-000020"
+    weights = final / "model.safetensors"
+    if damage == "changed":
+        data = bytearray(weights.read_bytes())
+        data[-1] ^= 1
+        weights.write_bytes(bytes(data))
+    elif damage == "manifest":
+        (final / "luma" / "manifest.json").unlink()
+    else:
+        shutil.rmtree(final)
+    if damage == "another state":
+        write_final_checkpoint(folder, "34" * 32)
+    certificate = certify(folder)
+    assert certificate["level"] == "violated"
+    (problem,) = certificate["problems"]
+    words = {
+        "deleted": "step-000020 cannot be used: it is missing",
+        "changed": "model.safetensors",
+        "manifest": "manifest.json",
+        "another state": "34343434",
+    }
+    assert words[damage] in problem
 
 
 def test_a_kill_from_outside_is_an_interruption_too(recorded_run):

@@ -21,6 +21,14 @@ def hidden(parent: Path) -> list[str]:
     return sorted(path.name for path in parent.iterdir() if path.name.startswith("."))
 
 
+@pytest.mark.parametrize("place", ["/proc/nope/x", "/proc/x"])
+def test_a_place_where_no_folder_can_be_made_is_a_message(place):
+    with pytest.raises(RunError, match=f"{place}: cannot be written"), run_lock(Path(place)):
+        raise AssertionError
+    with pytest.raises(RunError, match="cannot be written"), RunFolderBuilder(Path(place)):
+        raise AssertionError
+
+
 def test_a_committed_folder_stands_under_its_name_and_opens(tmp_path):
     with RunFolderBuilder(tmp_path / "runs" / "one") as builder:
         (builder.folder.path / "model.graph").write_bytes(b"graph")

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from runtime.serve import find_checkpoint, serve
 from runtime.serve.checkpoint import read_servable
@@ -15,7 +16,11 @@ from runtime.spec import CheckpointError, ServeError
 
 def whole(folder: Path) -> Path:
     (folder / "luma").mkdir(parents=True)
-    (folder / "luma" / "manifest.json").write_text("{}")
+    data = b"weights"
+    (folder / "model.safetensors").write_bytes(data)
+    record = {"size_bytes": len(data), "blake3": blake3(data).hexdigest()}
+    manifest = {"format": 1, "files": {"model.safetensors": record}}
+    (folder / "luma" / "manifest.json").write_text(json.dumps(manifest))
     return folder
 
 
@@ -34,6 +39,29 @@ def test_the_newest_whole_checkpoint_is_found_by_number(tmp_path: Path) -> None:
     whole(root / ".step-2000000.tmp")
     (root / "step-3000000").mkdir()  # no manifest: not whole
     assert find_checkpoint(tmp_path) == newest
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "manifest"])
+def test_a_newer_checkpoint_that_is_not_as_its_manifest_says_is_passed_over(
+    tmp_path: Path, damage: str
+) -> None:
+    older = whole(tmp_path / "checkpoints" / "step-000009")
+    newer = whole(tmp_path / "checkpoints" / "step-000010")
+    assert find_checkpoint(tmp_path) == newer
+    weights = newer / "model.safetensors"
+    if damage == "flipped":
+        weights.write_bytes(b"weightz")
+    elif damage == "cut":
+        weights.write_bytes(b"weight")
+    elif damage == "gone":
+        weights.unlink()
+    else:
+        (newer / "luma" / "manifest.json").write_text('{"files": {"../x": {}}}')
+    assert find_checkpoint(tmp_path) == older
+    (older / "luma" / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match="no whole checkpoint") as failure:
+        find_checkpoint(tmp_path)
+    assert "step-000010: " in failure.value.message
 
 
 def test_a_model_folder_is_itself_the_checkpoint(tmp_path: Path) -> None:

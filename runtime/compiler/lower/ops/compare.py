@@ -31,7 +31,7 @@ def _promoting(function: Callable[[Array, Array], Array]) -> Callable[..., Array
 for _name, _function in _COMPARISONS.items():
     op(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_promoting(_function))
 for _name, _function in _LOGIC.items():
-    op(f"aten.logical_{_name}.default")(_function)
+    op(f"aten.logical_{_name}.default")(_promoting(_function))
 for _name, _function in _BITS.items():
     op(f"aten.bitwise_{_name}.Tensor", f"aten.bitwise_{_name}.Scalar")(_promoting(_function))
 

@@ -102,8 +102,12 @@ def div_mode(x: Array, y: Array | Scalar, *, rounding_mode: str | None = None) -
         return div(x, y)
     if rounding_mode == "floor":
         return jnp.floor_divide(*promote(x, y))
-    x, y = promote(x, y)
-    return jnp.trunc(x / y) if not is_integral(x) else lax.div(*jnp.broadcast_arrays(x, y))
+    x, y = jnp.broadcast_arrays(*promote(x, y))
+    if is_integral(x):
+        return lax.div(x, y)
+    # XLA multiplies by the reciprocal of a broadcast divisor, which turns 49 / 49 into 0.99999994;
+    # it cannot see the broadcast through the barrier.
+    return jnp.trunc(x / lax.optimization_barrier(y))
 
 
 @op("aten.floor_divide.default")
