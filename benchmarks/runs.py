@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.context import Context
-from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan, new_run_id
+from runtime.coordinator.plan import RunPlan
 from runtime.run.build import Built, build
 from runtime.run.files import link_tree
 from runtime.run.folder import RunFolder, RunFolderBuilder
 from runtime.run.progress import SilentReporter
+from runtime.run.run_plan import run_plan, show_plan
 from runtime.spec import JobSpec
 
 _MODELS = Path(__file__).parent / "models.py"
@@ -116,38 +117,13 @@ def copied(template: RunFolder, target: Path, **changes: Any) -> RunFolder:
 
 
 def _plan(spec: JobSpec, built: Built) -> RunPlan:
-    train, optimizer = spec.train, spec.train.optimizer
-    data = built.prepared["data"]
-    return RunPlan(
-        run_id=new_run_id(),
+    """Give the launch's own plan, without an end: a benchmark stops its run when it has enough."""
+    plan = run_plan(spec, built, show_plan(spec, built))
+    return dataclasses.replace(
+        plan,
         total_steps=NEVER,
-        micro_shards=train.micro_shards,
-        micro_batch=train.micro_batch,
-        seed=train.seed,
+        checkpoint_every=NEVER,
         islands=1,
         min_islands=1,
         threads_per_island=1,
-        heartbeat_timeout_s=spec.recovery.heartbeat_timeout_s,
-        checkpoint_every=NEVER,
-        keep=train.checkpoint.keep,
-        target="cpu",
-        artifact="artifact.luma",
-        signer_file="signer.pem",
-        key_file=built.artifact["key_file"],
-        job_digest=spec.digest(),
-        headroom=train.headroom,
-        optimizer=OptimizerPlan(
-            lr=optimizer.lr,
-            betas=optimizer.betas,
-            eps=optimizer.eps,
-            weight_decay=optimizer.weight_decay,
-            grad_clip=optimizer.grad_clip or 0.0,
-        ),
-        schedule=SchedulePlan(
-            kind=train.schedule.kind,
-            warmup_steps=train.schedule.warmup_steps,
-            min_lr_ratio=train.schedule.min_lr_ratio,
-        ),
-        sample_count=data["count"],
-        data_digest=data["digest"],
     )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from runtime.agent.schedule import learning_rate, step_scalars
 from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan
+from tests.unit.plans import make_plan
 
 
 def _plan(
@@ -24,28 +25,10 @@ def _plan(
     lr: float = 1.0,
     betas: tuple[float, float] = (0.9, 0.95),
 ) -> RunPlan:
-    return RunPlan(
-        run_id="r",
+    return make_plan(
         total_steps=total,
-        micro_shards=8,
-        micro_batch=1,
-        seed=0,
-        islands=1,
-        min_islands=1,
-        threads_per_island=1,
-        heartbeat_timeout_s=5.0,
-        checkpoint_every=5,
-        keep=2,
-        target="cpu",
-        artifact="artifact.luma",
-        key_file=None,
-        signer_file="signer.pem",
-        job_digest="j",
-        headroom=3,
         optimizer=OptimizerPlan(lr=lr, betas=betas, eps=1e-8, weight_decay=0.1, grad_clip=1.0),
         schedule=SchedulePlan(kind=kind, warmup_steps=warmup, min_lr_ratio=low),
-        sample_count=100,
-        data_digest="d",
     )
 
 

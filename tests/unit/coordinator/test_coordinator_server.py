@@ -24,33 +24,11 @@ from runtime.coordinator.client import CoordinatorAddress, read_status, request_
 from runtime.coordinator.events import read_events
 from runtime.coordinator.fence import who_works_in
 from runtime.coordinator.log import LOG_FILE, CommitLog
-from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan
 from runtime.coordinator.server import CoordinatorServer
 from runtime.spec.errors import RunError
+from tests.unit.plans import make_plan
 
-PLAN = RunPlan(
-    run_id="r",
-    total_steps=3,
-    micro_shards=4,
-    micro_batch=1,
-    seed=7,
-    islands=1,
-    min_islands=1,
-    threads_per_island=1,
-    heartbeat_timeout_s=30.0,
-    checkpoint_every=100,
-    keep=2,
-    target="cpu",
-    artifact="artifact.luma",
-    key_file=None,
-    signer_file="signer.pem",
-    job_digest="j",
-    headroom=3,
-    optimizer=OptimizerPlan(lr=1.0, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, grad_clip=1.0),
-    schedule=SchedulePlan(kind="constant", warmup_steps=0, min_lr_ratio=1.0),
-    sample_count=100,
-    data_digest="d",
-)
+PLAN = make_plan(heartbeat_timeout_s=30.0)
 
 
 @pytest.fixture

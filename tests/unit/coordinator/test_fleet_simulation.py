@@ -31,8 +31,9 @@ from runtime.coordinator.actions import (
 from runtime.coordinator.core import Coordinator
 from runtime.coordinator.log import Commit
 from runtime.coordinator.messages import check_message
-from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan
+from runtime.coordinator.plan import RunPlan
 from runtime.spec.errors import CoordinationError
+from tests.unit.plans import make_plan
 
 STEPS = 12
 SHARDS = 8
@@ -41,31 +42,7 @@ OVERFLOWING = {0, 5}
 
 
 def _plan(islands: int) -> RunPlan:
-    return RunPlan(
-        run_id="r",
-        total_steps=STEPS,
-        micro_shards=SHARDS,
-        micro_batch=1,
-        seed=1,
-        islands=islands,
-        min_islands=1,
-        threads_per_island=1,
-        heartbeat_timeout_s=1.0,
-        checkpoint_every=4,
-        keep=2,
-        target="cpu",
-        artifact="artifact.luma",
-        key_file=None,
-        signer_file="signer.pem",
-        job_digest="d",
-        headroom=3,
-        optimizer=OptimizerPlan(
-            lr=1.0, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, grad_clip=0.0
-        ),
-        schedule=SchedulePlan(kind="constant", warmup_steps=0, min_lr_ratio=1.0),
-        sample_count=100,
-        data_digest="d",
-    )
+    return make_plan(total_steps=STEPS, micro_shards=SHARDS, islands=islands, checkpoint_every=4)
 
 
 def _number(*parts: object) -> int:
