@@ -45,6 +45,7 @@ class Result:
         baselines: the other sides' runs by name; empty where nothing compares.
         smaller_is_better: False for rates; it decides which baseline is the best one.
         goal: what is to be reached, or None for a figure that is only recorded.
+        missing: baselines that the goal names and that could not be measured, with the reason.
         notes: sizes, and whatever a reader must know.
     """
 
@@ -54,6 +55,7 @@ class Result:
     baselines: Mapping[str, Sequence[float]]
     smaller_is_better: bool = True
     goal: Goal | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def best_baseline(self) -> str | None:
@@ -72,8 +74,8 @@ class Result:
         return statistics.median(self.luma) / statistics.median(self.baselines[best])
 
     def met(self) -> bool | None:
-        """Tell whether the goal is reached; None without a goal, or without what it judges."""
-        if self.goal is None:
+        """Tell whether the goal is reached; None without a goal, or without all that it judges."""
+        if self.goal is None or self.missing:
             return None
         value = max(self.luma) if self.goal.measure == "luma_max" else self.ratio()
         return None if value is None else self.goal.met(value)
@@ -94,6 +96,7 @@ class Result:
             "met": self.met(),
             "unit": self.unit,
             "runs": {name: summary(runs) for name, runs in sides.items()},
+            "missing": dict(self.missing),
             "notes": dict(self.notes),
         }
 

@@ -32,7 +32,7 @@ def _measure_shape(context: Context, name: str) -> Result:
     folder.mkdir(exist_ok=True)
     build_cold(context, name, folder)
     with contextlib.ExitStack() as stack:
-        sides, losses, notes = _open_sides(context, stack, name, folder)
+        sides, losses, notes, missing = _open_sides(context, stack, name, folder)
         _check_losses(name, losses)
         runs, processor = _take_turns(context, sides, name)
     return Result(
@@ -41,6 +41,7 @@ def _measure_shape(context: Context, name: str) -> Result:
         luma=runs.pop("luma"),
         baselines=runs,
         goal=_GOAL,
+        missing=missing,
         notes={
             "threads": context.threads,
             "loss": losses,
@@ -83,24 +84,25 @@ def open_torch(context: Context, name: str, cache: str, *, compiled: bool) -> tu
 
 def _open_sides(
     context: Context, stack: contextlib.ExitStack, name: str, folder: Path
-) -> tuple[dict[str, Child], dict[str, float], dict[str, Any]]:
+) -> tuple[dict[str, Child], dict[str, float], dict[str, Any], dict[str, str]]:
     environment = island_environment(context.threads)
     luma = stack.enter_context(context.child("benchmarks.compiled_step", environment=environment))
     loaded = luma.ask("load", shape_name=name, folder=str(folder))
     sides, losses = {"luma": luma}, {"luma": loaded["loss"]}
     notes: dict[str, Any] = {"load_s": round(loaded["seconds"], 3)}
+    missing: dict[str, str] = {}
     cache = stack.enter_context(tempfile.TemporaryDirectory(dir=context.work))
     for side, compiled in (("hf_eager", False), ("torch_compile", True)):
         try:
             child, first = open_torch(context, name, cache, compiled=compiled)
         except ChildError as error:
-            notes[f"{side}_failed"] = str(error)[:300]
+            missing[side] = str(error)[:300]
             continue
         stack.callback(child.close)
         sides[side], losses[side] = child, first["loss"]
         if compiled:
             notes["torch_compile_cold_s"] = round(first["seconds"], 1)
-    return sides, losses, notes
+    return sides, losses, notes, missing
 
 
 def _check_losses(name: str, losses: dict[str, float]) -> None:

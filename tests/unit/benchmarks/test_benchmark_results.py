@@ -107,3 +107,17 @@ def test_a_subject_that_fails_is_told_and_the_others_are_still_written(
     assert command.main(["--out", str(path), "--work", str(tmp_path / "work")]) == 1
     assert json.loads(path.read_text()) == []
     assert "the child died" in capsys.readouterr().err
+
+
+def test_a_goal_is_not_judged_while_a_baseline_is_missing() -> None:
+    result = Result(
+        name="step/x",
+        unit="s",
+        luma=[1.0],
+        baselines={"hf_eager": [2.0]},
+        goal=Goal(limit=1.0),
+        missing={"torch_compile": "no compiler here"},
+    )
+    assert result.ratio() == 0.5
+    assert result.met() is None
+    assert result.to_json()["missing"] == {"torch_compile": "no compiler here"}
