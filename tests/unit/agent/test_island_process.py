@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,6 +33,15 @@ from tests.unit.plans import make_plan
 
 PLAN = make_plan(heartbeat_timeout_s=4.0)
 SIZE = 1000
+
+
+@pytest.fixture(autouse=True)
+def no_island_crashes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An island that meets a bug ends its process, which here is the tests': fail instead."""
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    yield
+    assert ended == []
 
 
 def _state(step: int, value: float = 0.0) -> TrainState:
