@@ -6,9 +6,9 @@ in the last place of float32, since the sums of a step are taken in another orde
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -172,6 +172,13 @@ def test_lora_changes_only_its_adapter_and_loads_in_peft(
     assert (untrained - expected).abs().max() > 1e-2, "the adapter does nothing"
 
 
+def _supervised_texts(tokenizer: Any, labels: np.ndarray) -> list[str]:
+    """Give the text of each unbroken stretch of supervised tokens in a row."""
+    marked = np.concatenate([[False], labels != -100, [False]])
+    edges = np.flatnonzero(marked[1:] != marked[:-1]).reshape(-1, 2)
+    return [tokenizer.decode(labels[begin:end]) for begin, end in edges]
+
+
 def test_chat_loss_is_on_the_assistants_words_only(
     launched: Callable[[str], Launched],
 ) -> None:
@@ -179,15 +186,16 @@ def test_chat_loss_is_on_the_assistants_words_only(
     samples = SampleFile.open(run.folder / "data")
     tokenizer = AutoTokenizer.from_pretrained(run.place / "base")
     rows = samples.batch(np.arange(samples.count))
-    supervised = Counter(rows["labels"][rows["labels"] != -100].tolist())
-    answers = Counter(
-        token
+    answers = [
+        message["content"] + "<|im_end|>"
         for chat in chats()
         for message in chat
         if message["role"] == "assistant"
-        for token in tokenizer.encode(message["content"] + "<|im_end|>", add_special_tokens=False)
-    )
-    assert supervised == answers, "each of the assistant's tokens once, and no other"
+    ]
+    spoken = [text for labels in rows["labels"] for text in _supervised_texts(tokenizer, labels)]
+    assert len(spoken) >= samples.count, "every row holds something to learn"
+    assert [text for text in spoken if not any(text in answer for answer in answers)] == []
+    assert sum(text.endswith("<|im_end|>") for text in spoken) > len(spoken) // 2
     train = run.spec.train
     for commit in run.commits():
         used = [
