@@ -145,7 +145,11 @@ def test_torchtitan_816_what_one_island_saved_two_islands_load(interrupted: Laun
     assert len(members[0]) == 1
     assert max(len(m) for m in members[KILLED_AT:]) == 2
     (rewound,) = interrupted.events("rewound")
-    assert rewound["to_step"] == 5, "it did not go on from the newest checkpoint"
+    told = [e for e in interrupted.events("checkpoint") if e["time"] < rewound["time"]]
+    # One more may have become durable without a word of it, as its coordinator was killed.
+    newest = max(e["step"] for e in told)
+    assert newest <= rewound["to_step"] <= rewound["from_step"], "not from the newest checkpoint"
+    assert rewound["to_step"] > 0
 
 
 def test_torchft_309_a_failed_step_does_not_advance_the_data(
