@@ -83,11 +83,12 @@ class BareLoop:
     def _prepare_scale(self) -> None:
         from runtime.agent import scaling
         from runtime.agent.executable import device_array, host_view
+        from runtime.artifact.program import EMPTY
 
         blocks = self._blocks
         size, count = blocks.block_size, len(blocks.rows)
         self._zeros = [device_array(np.zeros((n, size), np.int32)) for *_, n in blocks.rows]
-        self._empty = device_array(np.full(blocks.n_blocks, scaling.EMPTY, np.int32))
+        self._empty = device_array(np.full(blocks.n_blocks, EMPTY, np.int32))
         self._units: Any = device_array(np.zeros(blocks.n_blocks, np.int32))
         maxima = np.array(host_view(self._shard(0, self._zeros, self._empty)[count]))
         units = scaling.unit_exponents(

@@ -50,9 +50,10 @@ class CompiledStep:
     def _find_scale(self) -> float:
         from runtime.agent import scaling
         from runtime.agent.executable import device_array, host_view
+        from runtime.artifact.program import EMPTY
 
         blocks = self._payload.blocks
-        self._empty = device_array(np.full(blocks.n_blocks, scaling.EMPTY, np.int32))
+        self._empty = device_array(np.full(blocks.n_blocks, EMPTY, np.int32))
         self._units: Any = device_array(np.zeros(blocks.n_blocks, np.int32))
         self._reset()
         maxima, loss, tokens = self._run()[len(blocks.rows) :][:3]

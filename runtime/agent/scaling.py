@@ -10,10 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-EMPTY = -1024
-"""Exponent of a block in which no element was different from zero."""
-
-_LOWEST, _HIGHEST = -124, 126
+from runtime.artifact.program import EMPTY, MAX_EXPONENT, MIN_EXPONENT
 
 _DECAY_STEPS = 8
 """Steps after which a block's scale may come down by one bit. A block that is touched only now and
@@ -44,7 +41,7 @@ def unit_exponents(largest: Exponents, *, micro_shards: int, headroom: int) -> E
     """
     bits = (micro_shards - 1).bit_length()
     raised = largest.astype(np.int64) + (1 + max(headroom, 1) + bits - 31)
-    return np.clip(raised, _LOWEST, _HIGHEST).astype(np.int32)
+    return np.clip(raised, MIN_EXPONENT, MAX_EXPONENT).astype(np.int32)
 
 
 def advance(largest: Exponents, maxima: Exponents, rows: Rows, *, step: int) -> Exponents:

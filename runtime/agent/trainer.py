@@ -31,15 +31,13 @@ from runtime.agent.samples import SampleFile
 from runtime.agent.schedule import step_scalars
 from runtime.agent.state import Arrays, TrainState, little_endian_bytes
 from runtime.agent.transfer import HandedState
-from runtime.artifact.program import BlockTable, TargetPayload
+from runtime.artifact.program import EMPTY, BlockTable, TargetPayload
 from runtime.coordinator.plan import RunPlan
+from runtime.coordinator.wire import LOSS_UNIT
 from runtime.spec.errors import CheckpointError
 
 if TYPE_CHECKING:
     import jax
-
-LOSS_UNIT = 2.0**-20
-"""Unit of loss sums: a shard's float32 loss becomes an integer multiple of it, rounded once."""
 
 COUNTERS = ("loss", "tokens", "overflow", "nonfinite", "vanished")
 
@@ -136,7 +134,7 @@ class Trainer:
 
     def load_state(self, state: TrainState) -> None:
         """Take over a state from a checkpoint; a fresh job's first scale is measured here."""
-        fresh = not len(state.block_exponents) or (state.block_exponents == scaling.EMPTY).all()
+        fresh = not len(state.block_exponents) or (state.block_exponents == EMPTY).all()
         exponents = state.block_exponents if not fresh else np.zeros(self._n_blocks, np.int32)
         self.set_state(HandedState(state=state, attempt=0, step_exponents=exponents))
         self._largest = exponents
@@ -309,7 +307,7 @@ class Trainer:
 
     def _zero_sums(self) -> Sums:
         grads = [lent_array(view) for view in self._rows(self._block_buffer())]
-        maxima = device_array(np.full(self._n_blocks, scaling.EMPTY, np.int32))
+        maxima = device_array(np.full(self._n_blocks, EMPTY, np.int32))
         return Sums(grads, maxima, np.zeros(len(COUNTERS), np.int64))
 
     def _to_device(self, arrays: Arrays) -> list[jax.Array]:

@@ -19,7 +19,10 @@ from runtime.spec.errors import ArtifactError
 
 __all__ = [
     "DTYPES",
+    "EMPTY",
+    "MAX_EXPONENT",
     "MAX_PAYLOAD_BYTES",
+    "MIN_EXPONENT",
     "ROLES",
     "BlockTable",
     "Program",
@@ -29,6 +32,15 @@ __all__ = [
 ]
 
 ProgramName = Literal["grad", "apply", "forward"]
+
+EMPTY = -1024
+"""The maximum's exponent that a block of zeros contributes: below every real one."""
+
+MIN_EXPONENT = -124
+"""Smallest unit exponent: 2^124 is a normal float32 and subnormal results round to 0."""
+
+MAX_EXPONENT = 126
+"""Largest unit exponent: 2^-126 is the smallest normal float32."""
 
 ROLES = (
     "param",

@@ -1,6 +1,7 @@
-"""The numbers of block fixed point that need no jax: block size, exponents, bounds, block counts.
+"""The numbers of block fixed point that need no jax: block size, bounds, block counts.
 
-`runtime.compiler.fixed_point` says what they guard.
+`runtime.compiler.fixed_point` says what they guard. The exponents that the programs and the nodes
+must agree on stand in `runtime.artifact.program`.
 """
 
 from __future__ import annotations
@@ -9,15 +10,6 @@ from runtime.spec import CompileError
 
 BLOCK_SIZE = 4096
 """Elements of a block."""
-
-EMPTY = -1024
-"""The maximum's exponent that a block of zeros contributes: below every real one."""
-
-MIN_EXPONENT = -124
-"""Smallest unit exponent: 2^124 is a normal float32 and subnormal results round to 0."""
-
-MAX_EXPONENT = 126
-"""Largest unit exponent: 2^-126 is the smallest normal float32."""
 
 MAX_SHARDS = 1 << 20
 """Most micro-shards of a step: eleven bits stay for an element."""

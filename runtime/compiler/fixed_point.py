@@ -34,14 +34,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from runtime.compiler.blocks import (
-    BLOCK_SIZE,
-    EMPTY,
-    MAX_EXPONENT,
-    MIN_EXPONENT,
-    n_blocks,
-    shard_bits,
-)
+from runtime.artifact.program import EMPTY, MAX_EXPONENT, MIN_EXPONENT
+from runtime.compiler.blocks import BLOCK_SIZE, n_blocks, shard_bits
 from runtime.spec import CompileError
 
 VANISHED_SAMPLE = 4096

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from runtime.coordinator.wire import Message
-
-LOSS_UNIT = 2.0**-20
-"""Unit of the loss sums, which travel as integers so that their order does not matter."""
+from runtime.coordinator.wire import LOSS_UNIT, Message
 
 
 @dataclass(slots=True)

@@ -20,6 +20,10 @@ _LENGTH = struct.Struct(">I")
 
 Message = dict[str, Any]
 
+LOSS_UNIT = 2.0**-20
+"""Unit of the loss sums, which travel as integers so that their order does not matter; a shard's
+float32 loss becomes a multiple of it, rounded once."""
+
 
 def encode(message: Message) -> bytes:
     """Give the frame of one message.

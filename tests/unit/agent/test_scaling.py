@@ -11,7 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from runtime.agent.scaling import EMPTY, advance, first_exponents, raise_to, unit_exponents
+from runtime.agent.scaling import advance, first_exponents, raise_to, unit_exponents
+from runtime.artifact.program import EMPTY
 
 exponents = st.lists(st.integers(-149, 127), min_size=1, max_size=8).map(
     lambda values: np.array(values, np.int32)

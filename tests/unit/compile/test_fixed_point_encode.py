@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.compiler.blocks import BLOCK_SIZE, EMPTY, MAX_SHARDS, n_blocks, shard_bits
+from runtime.artifact.program import EMPTY
+from runtime.compiler.blocks import BLOCK_SIZE, MAX_SHARDS, n_blocks, shard_bits
 from runtime.compiler.fixed_point import (
     Encoded,
     Statistics,
