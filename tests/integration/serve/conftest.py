@@ -30,7 +30,7 @@ from runtime.serve import Limits, serve
 logging.basicConfig(level=logging.INFO, stream=sys.stderr)
 sys.exit(serve(
     Path(sys.argv[1]), model_name="tiny", host="127.0.0.1", port=0,
-    limits=Limits(notice_s=0.2, drain_s=float(sys.argv[2]), max_tokens=1500),
+    limits=Limits(notice_s=0.2, drain_s=float(sys.argv[2]), max_tokens=16000),
     on_ready=lambda url: print(url, flush=True),
 ))
 """
@@ -61,7 +61,11 @@ def _tokenizer(folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint folder in HF format: 2 layers, 64 wide, 2,048 tokens of context."""
+    """A checkpoint folder in HF format: 2 layers, 64 wide, 16,384 tokens of context.
+
+    The end token's row of the head is zero, so its score is never the highest: a greedy answer
+    goes on until its limit, however fast the machine.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -70,10 +74,13 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=512, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=2048,
-        eos_token_id=2, bos_token_id=None, pad_token_id=0,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16_384,
+        eos_token_id=2, bos_token_id=None, pad_token_id=0, tie_word_embeddings=False,
     )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        model.lm_head.weight[2] = 0
+    model.save_pretrained(folder)
     return folder
 
 
