@@ -11,7 +11,7 @@ from benchmarks.context import Context
 from benchmarks.fleet import Fleet, step_seconds
 from benchmarks.result import Goal, Result
 from benchmarks.runs import BenchJob, copied, prepared
-from runtime.agent.threads import island_environment
+from runtime.agent.threads import ALLOCATOR, island_environment
 
 LARGE = BenchJob(
     name="smollm2-135m", builder="smollm2_135m", micro_shards=16, micro_batch=1, seq_len=256
@@ -28,7 +28,7 @@ def measure(context: Context) -> list[Result]:
     repetitions, steps = context.pick((2, 2), (2, 4))
     luma: list[float] = []
     bare: list[float] = []
-    environment = island_environment(context.threads)
+    environment = island_environment(context.threads) | ALLOCATOR
     with context.child("benchmarks.bare_loop", environment=environment) as child:
         about = child.ask("load", run=str(template.path))
         child.ask("run", steps=1)

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.children import Child, ChildError
 from benchmarks.context import Context
 from benchmarks.result import Goal, Result
-from runtime.agent.threads import island_environment
+from runtime.agent.threads import ALLOCATOR, island_environment
 
 _GOAL = Goal(limit=1.0)
 _LOSS_TOLERANCE = 1e-4
@@ -85,7 +85,7 @@ def open_torch(context: Context, name: str, cache: str, *, compiled: bool) -> tu
 def _open_sides(
     context: Context, stack: contextlib.ExitStack, name: str, folder: Path
 ) -> tuple[dict[str, Child], dict[str, float], dict[str, Any], dict[str, str]]:
-    environment = island_environment(context.threads)
+    environment = island_environment(context.threads) | ALLOCATOR
     luma = stack.enter_context(context.child("benchmarks.compiled_step", environment=environment))
     loaded = luma.ask("load", shape_name=name, folder=str(folder))
     sides, losses = {"luma": luma}, {"luma": loaded["loss"]}

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from runtime.agent.threads import ALLOCATOR
 from runtime.run.files import disk_errors
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ def spawn_island(folder: RunFolder, name: str, environment: Mapping[str, str]) -
     Raises:
         RunError: its log cannot be written.
     """
-    return _spawn(folder, name, ["runtime.agent", "--name", name], environment)
+    module = ["runtime.agent", "--name", name]
+    return _spawn(folder, name, module, {**ALLOCATOR, **environment})
 
 
 def end_all(processes: Sequence[Process], *, grace_s: float) -> None:

@@ -15,6 +15,7 @@ from runtime.compiler.lower.ops import (
     reduce,
     scatter,
     shape,
+    table,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "reduce",
     "scatter",
     "shape",
+    "table",
 ]
