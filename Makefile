@@ -13,7 +13,7 @@ unexport PYTHONPATH PYTHONHOME XLA_FLAGS JAX_PLATFORMS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-slow lint format schema bench clean
+.PHONY: help setup quickstart test test-slow coverage lint format schema bench clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,6 +40,9 @@ test: $(STAMP) ## run the tests
 
 test-slow: $(STAMP) ## run the long tests
 	HF_HUB_OFFLINE=1 $(PY) -m pytest -q -m slow
+
+coverage: $(STAMP) ## capture, compile and check every causal-LM architecture; writes docs/coverage.md
+	HF_HUB_OFFLINE=1 $(PY) -m tests.coverage
 
 lint: $(STAMP) ## style, types, layers, dependencies, docstrings
 	$(VENV)/bin/ruff check .

@@ -21,7 +21,17 @@ from benchmarks.result import Result, table_row
 from runtime.run.files import write_json
 from runtime.spec import LumaError
 
-SUBJECTS = ("step", "cold_compile", "elastic", "checkpoint", "scaling", "recovery", "ring")
+SUBJECTS = (
+    "step",
+    "cold_compile",
+    "sizes",
+    "depth",
+    "elastic",
+    "checkpoint",
+    "scaling",
+    "recovery",
+    "ring",
+)
 RESULTS = Path(__file__).parent / "results"
 _EPILOG = "example: python -m benchmarks --only step --only cold_compile --json"
 

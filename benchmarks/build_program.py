@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,15 @@ def build(shape_name: str, folder: str, cache_dir: str) -> dict[str, float]:
 
     Returns:
         Seconds of `capture` (gradient check included) and of `compile` (the compiler's process
-        and its imports included). Loading torch and building the model are not in them.
+        and its imports included); loading torch and building the model are not in them. The
+        compiler's `compile_peak_bytes` (resident), and the step's `matmul_flops`.
     """
     model = _model(shape_name)
     shape = SHAPES[shape_name]
     from safetensors.numpy import save_file
 
     from runtime.compiler import compile_package
+    from runtime.compiler.arithmetic import matmul_flops
     from runtime.compiler.capture import capture
 
     started = time.perf_counter()
@@ -44,7 +47,12 @@ def build(shape_name: str, folder: str, cache_dir: str) -> dict[str, float]:
     place = Path(folder)
     save_file(captured.arrays, place / ARRAYS_FILE)
     (place / PAYLOAD_FILE).write_bytes(result.payload.to_bytes())
-    return {"capture": capture_s, "compile": compile_s}
+    return {
+        "capture": capture_s,
+        "compile": compile_s,
+        "compile_peak_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+        "matmul_flops": matmul_flops(captured.package.graphs["grad"]),
+    }
 
 
 def _model(shape_name: str) -> Any:
@@ -53,7 +61,8 @@ def _model(shape_name: str) -> Any:
     from benchmarks import models
 
     torch.manual_seed(SEED)
-    return getattr(models, SHAPES[shape_name].builder)()
+    shape = SHAPES[shape_name]
+    return getattr(models, shape.builder)(**shape.arguments)
 
 
 if __name__ == "__main__":

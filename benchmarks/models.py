@@ -18,6 +18,11 @@ def qwen3_128x4() -> Qwen3ForCausalLM:
     return _qwen3(hidden=128, layers=4, vocabulary=320, heads=4, intermediate=512)
 
 
+def qwen3_256(layers: int) -> Qwen3ForCausalLM:
+    """Qwen3-like: hidden 256, vocabulary 1,024, as many layers as asked for."""
+    return _qwen3(hidden=256, layers=layers, vocabulary=1024, heads=4, intermediate=768)
+
+
 def smollm2_135m() -> LlamaForCausalLM:
     """SmolLM2-135M's shape: Llama, hidden 576, 30 layers, vocabulary 49,152, tied head."""
     return LlamaForCausalLM(

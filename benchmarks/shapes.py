@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ class Shape:
         vocabulary: size of its vocabulary.
         micro_batch: sequences.
         seq_len: tokens of each.
+        arguments: what the builder is called with.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Shape:
     vocabulary: int
     micro_batch: int
     seq_len: int
+    arguments: Mapping[str, int] = field(default_factory=dict)
 
 
 SHAPES = {
@@ -56,6 +59,42 @@ SHAPES = {
         ),
     )
 }
+_SIZES = {
+    "qwen3-128x4": ("qwen3_128x4", 320),
+    "qwen3-512x6": ("qwen3_512x6", 8192),
+    "smollm2-135m": ("smollm2_135m", 49152),
+}
+_BATCHES = {"qwen3-128x4": (8, 1), "qwen3-512x6": (8, 1), "smollm2-135m": (2, 1)}
+LENGTHS = (128, 1024)
+LAYERS = (6, 12, 24, 48)
+
+SIZES_AND_LENGTHS = {
+    f"{size}-{micro_batch}x{seq_len}": Shape(
+        name=f"{size}-{micro_batch}x{seq_len}",
+        builder=builder,
+        vocabulary=vocabulary,
+        micro_batch=micro_batch,
+        seq_len=seq_len,
+    )
+    for size, (builder, vocabulary) in _SIZES.items()
+    for micro_batch, seq_len in zip(_BATCHES[size], LENGTHS, strict=True)
+}
+"""Three sizes of model, each with short and with long sequences."""
+
+DEPTHS = {
+    f"qwen3-256x{layers}": Shape(
+        name=f"qwen3-256x{layers}",
+        builder="qwen3_256",
+        vocabulary=1024,
+        micro_batch=2,
+        seq_len=128,
+        arguments={"layers": layers},
+    )
+    for layers in LAYERS
+}
+"""One model with more and more layers."""
+
+SHAPES |= SIZES_AND_LENGTHS | DEPTHS
 
 
 def random_batch(shape: Shape) -> dict[str, NDArray[np.int32]]:

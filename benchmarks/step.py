@@ -24,13 +24,14 @@ _LOSS_TOLERANCE = 1e-4
 def measure(context: Context) -> list[Result]:
     """Measure each shape."""
     names = context.pick(("qwen3-512x6", "smollm2-135m"), ("qwen3-128x4",))
-    return [_measure_shape(context, name) for name in names]
+    return [measure_shape(context, name) for name in names]
 
 
-def _measure_shape(context: Context, name: str) -> Result:
+def measure_shape(context: Context, name: str) -> Result:
+    """Measure one shape of `SHAPES` against eager and compiled torch."""
     folder = context.work / f"step-{name}"
     folder.mkdir(exist_ok=True)
-    build_cold(context, name, folder)
+    cold = build_cold(context, name, folder)
     with contextlib.ExitStack() as stack:
         sides, losses, notes, missing = _open_sides(context, stack, name, folder)
         _check_losses(name, losses)
@@ -46,13 +47,14 @@ def _measure_shape(context: Context, name: str) -> Result:
             "threads": context.threads,
             "loss": losses,
             "processor_s_a_step": processor,
+            "matmul_flops": cold["matmul_flops"],
             **notes,
         },
     )
 
 
 def build_cold(context: Context, name: str, folder: Path) -> dict[str, float]:
-    """Capture and compile a shape with an empty cache; remember the seconds."""
+    """Capture and compile a shape with an empty cache; remember what `build` says of it."""
     context.say(f"step/{name}: capture and compile, cold")
     with (
         tempfile.TemporaryDirectory(dir=context.work) as cache,

@@ -26,7 +26,7 @@ class TorchStep:
         torch.set_num_threads(threads)
         torch.manual_seed(SEED)
         shape = SHAPES[shape_name]
-        self._model = getattr(models, shape.builder)().train()
+        self._model = getattr(models, shape.builder)(**shape.arguments).train()
         self._model.config.use_cache = False
         self._batch = {
             name: torch.from_numpy(array).long() for name, array in random_batch(shape).items()

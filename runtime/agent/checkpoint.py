@@ -2,8 +2,8 @@
 
 A checkpoint is a folder `step-000012` with the model in Hugging Face format and `luma/` beside it:
 
-    config.json, tokenizer files   copied, the config says float32
-    model.safetensors              (or parts with an index; a LoRA job: adapter_model.safetensors)
+    config.json, tokenizer files   copied as the run's model folder has them
+    model.safetensors              float32 (or parts with an index; a LoRA job: adapter_model.safetensors)
     luma/optimizer.safetensors     moments and block exponents
     luma/state.json                step, job, names
     luma/manifest.json             size and BLAKE3 of all of these, the state hash; written last

@@ -17,6 +17,7 @@ from runtime.agent.checkpoint_files import FileRecord, write_bytes, write_tensor
 from runtime.spec import CheckpointError
 
 ADAPTER_CONFIG = "adapter_config.json"
+CONFIG = "config.json"
 LUMA_FOLDER = "luma"
 _ADAPTER_NAME = "default"
 _PEFT_PREFIX = "base_model.model."
@@ -62,6 +63,32 @@ def peft_key(name: str) -> str:
         return name.removesuffix(f".{_ADAPTER_NAME}.weight")
     head, _, tail = name.rpartition(".")
     return f"{head.removesuffix('.' + _ADAPTER_NAME)}.{tail}"
+
+
+def state_dtype(folder: Path, dtype: str) -> None:
+    """Say in a model folder's config in which dtype its weights are loaded.
+
+    Weight files hold what a job trains, float32. Transformers and vLLM load them in the config's
+    dtype unless they are told another: what the job computes in, so that nothing is rounded that
+    the training did not round.
+
+    Args:
+        folder: holds `config.json`; one without (an adapter, a model of plain torch) says nothing.
+        dtype: "float32" or "bfloat16".
+
+    Raises:
+        CheckpointError: the config cannot be read or written.
+    """
+    path = folder / CONFIG
+    if not path.exists():
+        return
+    try:
+        config = json.loads(path.read_bytes())
+        _set_dtype(config, dtype)
+        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    except (OSError, ValueError) as error:
+        msg = f"{path}: its dtype cannot be set ({error})"
+        raise CheckpointError(msg) from error
 
 
 def write_model_files(
@@ -113,8 +140,6 @@ def _copy(source: Path, folder: Path, *, durable: bool) -> dict[str, FileRecord]
         except OSError as error:
             msg = f"{path}: cannot be read ({error.strerror})"
             raise CheckpointError(msg) from error
-        if str(relative) == "config.json":
-            data = _as_float32(path, data)
         target = folder / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         records[str(relative)] = write_bytes(target, data, durable=durable)
@@ -130,20 +155,9 @@ def _files_to_copy(source: Path) -> Iterator[Path]:
             yield path
 
 
-def _as_float32(path: Path, data: bytes) -> bytes:
-    """Say float32 in the config: transformers 5 loads in the config's dtype, which would round."""
-    try:
-        config = json.loads(data)
-    except ValueError as error:
-        msg = f"{path}: not JSON ({error})"
-        raise CheckpointError(msg) from error
-    _set_dtype(config)
-    return json.dumps(config, indent=2, sort_keys=True).encode() + b"\n"
-
-
-def _set_dtype(config: dict) -> None:
+def _set_dtype(config: dict, dtype: str) -> None:
     config.pop("torch_dtype", None)
-    config["dtype"] = "float32"
+    config["dtype"] = dtype
     for key, value in config.items():
         if isinstance(value, dict) and key.endswith("_config") and "model_type" in value:
-            _set_dtype(value)
+            _set_dtype(value, dtype)

@@ -7,6 +7,9 @@ them, and a test holds the whole round trip.
 
 Loading machine code runs it: only bytes out of a verified artifact may reach `load_program`.
 
+A program of several chips runs on as many devices of this process: for CPU, host devices that it
+was started with. Its arrays lie on them as `Program.partitions` says.
+
 Memory: `device_array` copies into memory that PJRT owns, so a program may take it over (donation)
 and the caller may overwrite the source. `host_view` does not copy: it is valid while its array
 lives, that is until a program takes that over.
@@ -28,8 +31,9 @@ import jaxlib
 import numpy as np
 from jaxlib import _jax, xla_client
 
+from runtime.agent.island_arrays import joined, spread
 from runtime.artifact.cpu_class import CpuClass, cpu_class, missing_features
-from runtime.artifact.program import Program, TensorSpec
+from runtime.artifact.program import Partitions, Program, TensorSpec
 from runtime.spec import ArtifactError
 
 __all__ = [
@@ -51,7 +55,7 @@ Flat: TypeAlias = Sequence["jax.Array | np.ndarray"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedProgram:
-    """A program that is ready to run on this process's device.
+    """A program that is ready to run on this process's device, or on several of them.
 
     Attributes:
         program: its signature; inputs and outputs are bound by its order.
@@ -59,13 +63,15 @@ class LoadedProgram:
 
     program: Program
     _executable: _jax.LoadedExecutable
+    _devices: tuple[jax.Device, ...]
 
     def run(self, flat: Flat) -> list[jax.Array]:
         """Run once and wait until the results are there.
 
         Args:
             flat: one array per `program.inputs`, in order, of exactly its shape and dtype; numpy
-                arrays are copied to the device. Inputs in `program.donated` are gone afterwards.
+                arrays are copied to the device, or spread over the chips of an island. Inputs in
+                `program.donated` are gone afterwards.
 
         Returns:
             One array per `program.outputs`, in order.
@@ -81,9 +87,37 @@ class LoadedProgram:
     def start(self, flat: Flat) -> list[jax.Array]:
         """Run once without waiting; otherwise as `run`."""
         _check(self.program, flat)
+        if self.program.partitions is not None:
+            return self._start_on_chips(flat, self.program.partitions)
         arrays = [device_array(item) if isinstance(item, np.ndarray) else item for item in flat]
         results = self._executable.execute_sharded(arrays)
         return [parts[0] for parts in results.disassemble_into_single_device_arrays()]
+
+    def _on_chips(self, index: int, item: jax.Array | np.ndarray, axis: int | None) -> jax.Array:
+        """Give an argument on the chips; an array that is there already lies as a result does."""
+        if isinstance(item, np.ndarray):
+            return spread(item, axis, self._devices)
+        if len(item.sharding.device_set) != len(self._devices):
+            message = (
+                f"program '{self.program.name}': argument {index} lies on "
+                f"{len(item.sharding.device_set)} chips; expected {len(self._devices)}"
+            )
+            raise ArtifactError(message, remedy="give it as a numpy array")
+        return item
+
+    def _start_on_chips(self, flat: Flat, partitions: Partitions) -> list[jax.Array]:
+        """Run once on all chips of the island, without waiting."""
+        arrays = [
+            self._on_chips(index, item, axis)
+            for index, (item, axis) in enumerate(zip(flat, partitions.inputs, strict=True))
+        ]
+        results = self._executable.execute_sharded(arrays).disassemble_into_single_device_arrays()
+        return [
+            joined(parts, spec.shape, axis, self._devices)
+            for parts, spec, axis in zip(
+                results, self.program.outputs, partitions.outputs, strict=True
+            )
+        ]
 
 
 def load_program(program: Program, *, host: CpuClass | None = None) -> LoadedProgram:
@@ -94,13 +128,15 @@ def load_program(program: Program, *, host: CpuClass | None = None) -> LoadedPro
         host: the host's CPU; Default: found out.
 
     Raises:
-        ArtifactError: the host lacks a CPU feature that the code uses, or the bytes do not load.
+        ArtifactError: the program has another form than PJRT's, this process has too few devices,
+            the host lacks a CPU feature that the code uses, or the bytes do not load.
     """
+    devices = _devices_for(program)
     if device().platform == "cpu":
         _check_host(program, host or host_class())
     try:
         executable = device().client.deserialize_executable(
-            program.executable, executable_devices=_jax.DeviceList((device(),))
+            program.executable, executable_devices=_jax.DeviceList(devices)
         )
     except (RuntimeError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0][:200]
@@ -108,7 +144,26 @@ def load_program(program: Program, *, host: CpuClass | None = None) -> LoadedPro
         raise ArtifactError(
             message, remedy=f"compile it with jaxlib {jaxlib.__version__}"
         ) from error
-    return LoadedProgram(program=program, _executable=executable)
+    return LoadedProgram(program=program, _executable=executable, _devices=devices)
+
+
+def _devices_for(program: Program) -> tuple[jax.Device, ...]:
+    """Give the devices that a program runs on.
+
+    Raises:
+        ArtifactError: it is no PJRT program, or this process has too few devices.
+    """
+    if program.form != "pjrt":
+        message = f"program '{program.name}': its form is '{program.form}'; expected 'pjrt'"
+        raise ArtifactError(message, remedy="load it with the loader of its form")
+    devices = tuple(jax.local_devices())
+    if len(devices) < program.chips:
+        message = (
+            f"program '{program.name}' runs on {program.chips} chips, "
+            f"this process has {len(devices)}"
+        )
+        raise ArtifactError(message, remedy="give it an island of that size, or compile for fewer")
+    return devices[: program.chips]
 
 
 def device() -> jax.Device:

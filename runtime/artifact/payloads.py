@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, get_args
 
 from runtime.artifact._fields import Fields, fail
-from runtime.artifact.program import MAX_PAYLOAD_BYTES
+from runtime.artifact.program import MAX_CHIPS, MAX_OPS, MAX_PAYLOAD_BYTES, ProgramForm
 from runtime.artifact.sealing import DIGEST_BYTES
 
 if TYPE_CHECKING:
@@ -29,12 +29,16 @@ class ProgramCost:
     """What one program costs a call, as the compiler states it; enough to plan with.
 
     Attributes:
+        form: what the executable's bytes are, which decides the loader.
+        chips: chips that a call runs on; the other figures are those of one of them.
         executable_bytes: size of the serialized executable.
         peak_memory_bytes: peak device memory.
         flops: floating-point operations.
         bytes_moved: bytes read and written.
     """
 
+    form: ProgramForm
+    chips: int
     executable_bytes: int
     peak_memory_bytes: int
     flops: float
@@ -49,12 +53,14 @@ class PayloadDescription:
         cpu_name: the CPU that it was compiled for; "" for other targets.
         cpu_features: the CPU features that it may use: with the name, its chip class.
         scrubbed: whether names, paths and kernel IR were taken out of its executables.
+        plain_forms: `luma::` ops for which the target has no kernel of its own.
         programs: the cost of each program, by name.
     """
 
     cpu_name: str
     cpu_features: tuple[str, ...]
     scrubbed: bool
+    plain_forms: tuple[str, ...]
     programs: Mapping[str, ProgramCost]
 
     @classmethod
@@ -64,8 +70,11 @@ class PayloadDescription:
             cpu_name=payload.cpu_name,
             cpu_features=payload.cpu_features,
             scrubbed=payload.scrubbed,
+            plain_forms=payload.plain_forms,
             programs={
                 name: ProgramCost(
+                    form=program.form,
+                    chips=program.chips,
                     executable_bytes=len(program.executable),
                     peak_memory_bytes=program.peak_memory_bytes,
                     flops=float(program.flops),
@@ -99,8 +108,11 @@ def _plain_description(description: PayloadDescription) -> dict[str, object]:
         "cpu_name": description.cpu_name,
         "cpu_features": list(description.cpu_features),
         "scrubbed": description.scrubbed,
+        "plain_forms": list(description.plain_forms),
         "programs": {
             name: {
+                "form": cost.form,
+                "chips": cost.chips,
                 "executable_bytes": cost.executable_bytes,
                 "peak_memory_bytes": cost.peak_memory_bytes,
                 "flops": cost.flops,
@@ -170,6 +182,7 @@ def _read_description(fields: Fields) -> PayloadDescription:
         cpu_name=fields.text("cpu_name", limit=256),
         cpu_features=fields.texts("cpu_features", limit=4096, length=256),
         scrubbed=fields.flag("scrubbed"),
+        plain_forms=fields.texts("plain_forms", limit=MAX_OPS, length=256),
         programs={name: _read_cost(programs.fields(name)) for name in names},
     )
     fields.end()
@@ -179,6 +192,8 @@ def _read_description(fields: Fields) -> PayloadDescription:
 def _read_cost(fields: Fields) -> ProgramCost:
     """Read a program's cost."""
     cost = ProgramCost(
+        form=cast("ProgramForm", fields.choice("form", get_args(ProgramForm))),
+        chips=fields.integer("chips", low=1, high=MAX_CHIPS),
         executable_bytes=fields.integer("executable_bytes", low=0, high=MAX_PAYLOAD_BYTES),
         peak_memory_bytes=fields.integer("peak_memory_bytes", low=0, high=_MAX_COUNT),
         flops=fields.real("flops"),

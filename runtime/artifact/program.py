@@ -10,6 +10,7 @@ The constructors check what they are given, so that a writer cannot make what a 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
@@ -20,18 +21,26 @@ from runtime.spec.errors import ArtifactError
 __all__ = [
     "DTYPES",
     "EMPTY",
+    "MAX_CHIPS",
     "MAX_EXPONENT",
+    "MAX_OPS",
     "MAX_PAYLOAD_BYTES",
     "MIN_EXPONENT",
     "ROLES",
     "BlockTable",
+    "Partitions",
     "Program",
+    "ProgramForm",
     "ProgramName",
     "TargetPayload",
     "TensorSpec",
 ]
 
 ProgramName = Literal["grad", "apply", "forward"]
+
+ProgramForm = Literal["pjrt", "vmfb", "neff"]
+"""What an executable's bytes are: PJRT's serialized executable (CPU, CUDA, TPU), IREE's VM module,
+or Neuron's executable file format. It decides which loader a node takes."""
 
 EMPTY = -1024
 """The maximum's exponent that a block of zeros contributes: below every real one."""
@@ -84,7 +93,13 @@ DTYPES = (
 MAX_PAYLOAD_BYTES = 1 << 34
 """Largest payload of one target: 16 GiB."""
 
-_SCHEMA = "luma/payload/1"
+MAX_CHIPS = 1 << 16
+"""Most chips of an island."""
+
+MAX_OPS = 4096
+"""Most names of ops in one list."""
+
+_SCHEMA = "luma/payload/2"
 _MAX_RANK = 32
 _MAX_SIZE = 1 << 48
 _MAX_TENSORS = 200_000
@@ -149,6 +164,68 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Partitions:
+    """How the arrays of a program lie on the chips of an island.
+
+    The chips stand in one row. An array is cut into as many equal parts along one axis, chip i
+    holding part i, or every chip holds all of it.
+
+    Attributes:
+        chips: chips that one call runs on, 2 or more.
+        inputs: for each input the axis that it is cut along, None where it is everywhere.
+        outputs: the same for each output.
+    """
+
+    chips: int
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int | None, ...]
+
+    def check(self, where: str, sides: Mapping[str, Sequence[TensorSpec]]) -> None:
+        """Check against the program's tensors, by "inputs" and "outputs".
+
+        Raises:
+            ArtifactError: a number is out of bounds, or an axis cannot be cut so.
+        """
+        integer(self.chips, f"{where}.chips", low=2, high=MAX_CHIPS)
+        for (side, tensors), axes in zip(sides.items(), (self.inputs, self.outputs), strict=True):
+            if len(axes) != len(tensors):
+                raise fail(f"{where}.{side}", len(axes), f"{len(tensors)} axes, one a tensor")
+            for spec, axis in zip(tensors, axes, strict=True):
+                if axis is None:
+                    continue
+                integer(axis, f"{where}.{side}", low=0, high=len(spec.shape) - 1)
+                if spec.shape[axis] % self.chips:
+                    allowed = f"an axis of {list(spec.shape)} that {self.chips} chips divide"
+                    raise fail(f"{where}.{side}", axis, allowed)
+
+    def to_plain(self) -> dict[str, object]:
+        """Give the CBOR form."""
+        return {
+            "chips": self.chips,
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+        }
+
+    @classmethod
+    def from_plain(cls, value: object, where: str) -> Partitions | None:
+        """Read the CBOR form; null is a program of one chip.
+
+        Raises:
+            ArtifactError: not of that form.
+        """
+        if value is None:
+            return None
+        fields = Fields(value, where)
+        partitions = cls(
+            chips=fields.integer("chips", low=2, high=MAX_CHIPS),
+            inputs=_axes(fields, "inputs"),
+            outputs=_axes(fields, "outputs"),
+        )
+        fields.end()
+        return partitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """One executable with its flat signature and what it costs.
 
@@ -158,9 +235,11 @@ class Program:
         outputs: flat results, in order.
         donated: indices of inputs whose memory the call takes over, ascending.
         executable: the raw serialized executable of the target (never pickle).
-        peak_memory_bytes: peak device memory of a call, as the compiler states it.
-        flops: floating-point operations of a call, as the compiler states them.
-        bytes_moved: bytes read and written by a call, as the compiler states them.
+        form: what the executable's bytes are.
+        partitions: how the arrays lie on the chips of an island; None for a program of one chip.
+        peak_memory_bytes: peak memory of a call on one chip, as the compiler states it.
+        flops: floating-point operations of a call on one chip, as the compiler states them.
+        bytes_moved: bytes read and written by a call on one chip, as the compiler states them.
 
     Raises:
         ArtifactError: a field is out of bounds, or two inputs have the same role and name.
@@ -174,25 +253,41 @@ class Program:
     peak_memory_bytes: int
     flops: float
     bytes_moved: float
+    form: ProgramForm = "pjrt"
+    partitions: Partitions | None = None
+
+    @property
+    def chips(self) -> int:
+        """The chips that one call runs on."""
+        return 1 if self.partitions is None else self.partitions.chips
 
     def __post_init__(self) -> None:
         """Check the fields."""
         if self.name not in get_args(ProgramName):
             raise fail("program.name", self.name, "grad, apply or forward")
         where = f"program {self.name}"
-        for side, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
+        if self.form not in get_args(ProgramForm):
+            raise fail(f"{where}.form", self.form, " or ".join(get_args(ProgramForm)))
+        sides = {"inputs": self.inputs, "outputs": self.outputs}
+        for side, tensors in sides.items():
             if len(tensors) > _MAX_TENSORS:
                 raise fail(f"{where}.{side}", len(tensors), f"at most {_MAX_TENSORS} tensors")
             if len({(spec.role, spec.name) for spec in tensors}) != len(tensors):
                 raise ArtifactError(f"{where}.{side}: two tensors have the same role and name")
-        for index in self.donated:
-            integer(index, f"{where}.donated", low=0, high=len(self.inputs) - 1)
-        if list(self.donated) != sorted(set(self.donated)):
-            raise fail(f"{where}.donated", self.donated, "ascending indices, each once")
+        if self.partitions is not None:
+            self.partitions.check(f"{where}.partitions", sides)
+        self._check_donated(where)
         integer(self.peak_memory_bytes, f"{where}.peak_memory_bytes", low=0, high=_MAX_SIZE)
         for field, value in (("flops", self.flops), ("bytes_moved", self.bytes_moved)):
             if not isinstance(value, int | float) or not math.isfinite(value):
                 raise fail(f"{where}.{field}", value, "a finite number")
+
+    def _check_donated(self, where: str) -> None:
+        """Check the indices of inputs that are taken over."""
+        for index in self.donated:
+            integer(index, f"{where}.donated", low=0, high=len(self.inputs) - 1)
+        if list(self.donated) != sorted(set(self.donated)):
+            raise fail(f"{where}.donated", self.donated, "ascending indices, each once")
 
     def to_plain(self) -> dict[str, object]:
         """Give the CBOR form."""
@@ -201,6 +296,8 @@ class Program:
             "outputs": [spec.to_plain() for spec in self.outputs],
             "donated": list(self.donated),
             "executable": self.executable,
+            "form": self.form,
+            "partitions": None if self.partitions is None else self.partitions.to_plain(),
             "peak_memory_bytes": self.peak_memory_bytes,
             "flops": float(self.flops),
             "bytes_moved": float(self.bytes_moved),
@@ -223,6 +320,10 @@ class Program:
                 for i in fields.items("donated", limit=_MAX_TENSORS)
             ),
             executable=fields.octets("executable", high=MAX_PAYLOAD_BYTES),
+            form=cast("ProgramForm", fields.choice("form", get_args(ProgramForm))),
+            partitions=Partitions.from_plain(
+                fields.take("partitions"), f"{fields.where}.partitions"
+            ),
             peak_memory_bytes=fields.integer("peak_memory_bytes", low=0, high=_MAX_SIZE),
             flops=fields.real("flops"),
             bytes_moved=fields.real("bytes_moved"),
@@ -304,6 +405,7 @@ class TargetPayload:
         cpu_name: the CPU that the executables were compiled for; "" for other targets.
         cpu_features: the CPU features that they may use.
         scrubbed: whether names, paths and kernel IR were taken out of the executables.
+        plain_forms: `luma::` ops that took their plain form, the target having no kernel for them.
 
     Raises:
         ArtifactError: a program stands under another name than its own.
@@ -315,6 +417,7 @@ class TargetPayload:
     cpu_name: str
     cpu_features: tuple[str, ...]
     scrubbed: bool
+    plain_forms: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -333,6 +436,7 @@ class TargetPayload:
                 "cpu_name": self.cpu_name,
                 "cpu_features": list(self.cpu_features),
                 "scrubbed": self.scrubbed,
+                "plain_forms": list(self.plain_forms),
             }
         )
 
@@ -356,6 +460,7 @@ class TargetPayload:
             cpu_name=fields.text("cpu_name", limit=256),
             cpu_features=fields.texts("cpu_features", limit=4096, length=256),
             scrubbed=fields.flag("scrubbed"),
+            plain_forms=fields.texts("plain_forms", limit=MAX_OPS, length=256),
         )
         fields.end()
         return payload
@@ -366,4 +471,13 @@ def _tensors(fields: Fields, name: str) -> tuple[TensorSpec, ...]:
     return tuple(
         TensorSpec.from_plain(value, f"{fields.where}.{name}[{i}]")
         for i, value in enumerate(fields.items(name, limit=_MAX_TENSORS))
+    )
+
+
+def _axes(fields: Fields, name: str) -> tuple[int | None, ...]:
+    """Read the axes that tensors are cut along."""
+    where = f"{fields.where}.{name}"
+    return tuple(
+        None if value is None else integer(value, where, low=0, high=_MAX_RANK - 1)
+        for value in fields.items(name, limit=_MAX_TENSORS)
     )

@@ -13,6 +13,7 @@ __all__ = ["BYTES", "NotAMessageError", "RawField", "join", "read_varint", "spli
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _FIXED = {FIXED64: 8, FIXED32: 4}
 _MAX_VARINT_BYTES = 10
+_MAX_FIELDS = 1 << 20  # of one message: hundreds of MB as objects; real ones have thousands
 
 
 class NotAMessageError(ValueError):
@@ -43,7 +44,7 @@ def split(message: bytes) -> list[RawField]:
     """Give the fields of a message, in order.
 
     Raises:
-        NotAMessageError: the bytes do not divide into fields.
+        NotAMessageError: the bytes do not divide into fields, or into more than 2^20.
     """
     fields: list[RawField] = []
     offset, end = 0, len(message)
@@ -51,6 +52,8 @@ def split(message: bytes) -> list[RawField]:
         start = offset
         tag, offset = read_varint(message, offset)
         number, wire = tag >> 3, tag & 7
+        if len(fields) == _MAX_FIELDS:
+            raise NotAMessageError(f"more than {_MAX_FIELDS} fields in a message")
         if number == 0:
             raise NotAMessageError(f"field number 0 at byte {start}")
         value = None
@@ -81,6 +84,8 @@ def read_varint(data: bytes, offset: int) -> tuple[int, int]:
     Raises:
         NotAMessageError: it is cut short or longer than 10 bytes.
     """
+    if offset < len(data) and data[offset] < 0x80:  # most are one byte, and this is called a lot
+        return data[offset], offset + 1
     value = 0
     for i, byte in enumerate(data[offset : offset + _MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << (7 * i)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from runtime.artifact.keys import signer_fingerprint
-from runtime.artifact.leaks import leaks, scrub_violations
+from runtime.artifact.leaks import Leak, scrub_violations, survey, totals
 from runtime.artifact.reader import Artifact, open_artifact
 from runtime.spec.errors import ArtifactError
 
@@ -55,7 +55,7 @@ class Verification:
         claimed: the level that the manifest claims.
         signer: the signer's fingerprint.
         evidence: what the level rests on.
-        leaks: by target, what a holder of the key could read, by kind; None where it was not
+        leaks: by target and program, what a holder of the key could read; None where it was not
             asked for or the payloads could not be read.
     """
 
@@ -64,7 +64,7 @@ class Verification:
     claimed: str
     signer: str
     evidence: tuple[Evidence, ...]
-    leaks: Mapping[str, Mapping[str, int]] | None
+    leaks: Mapping[str, Mapping[str, tuple[Leak, ...]]] | None
 
     @property
     def label(self) -> str:
@@ -93,9 +93,7 @@ class Verification:
                 {"name": item.name, "holds": item.holds, "detail": item.detail}
                 for item in self.evidence
             ],
-            "leaks": None
-            if self.leaks is None
-            else {target: dict(found) for target, found in self.leaks.items()},
+            **_leaks_json(self.leaks),
         }
 
 
@@ -120,7 +118,7 @@ def verify_artifact(
             scrubbed is not.
     """
     artifact = open_artifact(path, trusted_signer=trusted_signer, key=key)
-    found: dict[str, dict[str, int]] | None = {} if scan_leaks else None
+    found: dict[str, dict[str, tuple[Leak, ...]]] | None = {} if scan_leaks else None
     if artifact.can_read_payloads:
         for target in artifact.manifest.targets:
             _check_payload(artifact, target, found)
@@ -146,17 +144,46 @@ def reached_level(evidence: tuple[Evidence, ...]) -> ReachedLevel:
 
 
 def _check_payload(
-    artifact: Artifact, target: str, found: dict[str, dict[str, int]] | None
+    artifact: Artifact, target: str, found: dict[str, dict[str, tuple[Leak, ...]]] | None
 ) -> None:
     """Read a payload whole, compare it with its description, and scan it."""
     payload = artifact.target_payload(target)
-    violations = scrub_violations(payload)
+    programs = survey(payload) if found is not None else None
+    violations = scrub_violations(payload, programs)
     if violations:
         raise ArtifactError(
             f"payload {target}: the manifest calls it scrubbed, but it holds {violations}"
         )
-    if found is not None:
-        found[target] = leaks(payload.to_bytes())
+    if found is not None and programs is not None:
+        found[target] = programs
+
+
+def _leaks_json(
+    found: Mapping[str, Mapping[str, tuple[Leak, ...]]] | None,
+) -> dict[str, object]:
+    """Give counts by kind over all payloads, the same by target, and examples with their place."""
+    if found is None:
+        return {"leaks": None}
+    by_target = {
+        target: [leak for leaks in programs.values() for leak in leaks]
+        for target, programs in found.items()
+    }
+    return {
+        "leaks": totals(leak for leaks in by_target.values() for leak in leaks),
+        "leaks_by_target": {target: totals(leaks) for target, leaks in by_target.items()},
+        "leak_examples": [
+            {
+                "target": target,
+                "program": program,
+                "kind": leak.kind,
+                "count": leak.count,
+                "examples": list(leak.examples),
+            }
+            for target, programs in found.items()
+            for program, leaks in programs.items()
+            for leak in leaks
+        ],
+    }
 
 
 def _evidence(artifact: Artifact) -> tuple[Evidence, ...]:

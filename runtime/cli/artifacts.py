@@ -12,9 +12,12 @@ from runtime.cli.output import JsonFlag, note, print_json, print_rows, print_tab
 from runtime.spec.errors import SpecError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cryptography.hazmat.primitives.asymmetric import ec
 
     from runtime.artifact import Verification
+    from runtime.run.target_report import TargetReport
 
 ArtifactPath = Annotated[Path, Parameter(help="the artifact, or a run folder that holds one")]
 KeyFile = Annotated[Path | None, Parameter(help="the data key file (default: this machine's own)")]
@@ -22,6 +25,8 @@ Signer = Annotated[
     Path | None,
     Parameter(help="public key (PEM) of the signer to trust (default: this machine's own)"),
 ]
+
+_EXAMPLE_WIDTH = 100  # characters; the JSON form gives the examples whole
 
 
 def register(app: App) -> None:
@@ -36,25 +41,32 @@ def compile_job(
     /,
     *,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    target: Annotated[list[str] | None, Parameter(negative="")] = None,
     json: JsonFlag = False,
 ) -> int:
-    """Capture a job's model, compile it for the job's targets, and write the sealed artifact.
+    """Capture a job's model, compile it for its targets, and write one sealed artifact.
+
+    A target that fails leaves the others: the artifact then holds those that compiled, and the exit
+    code is 1. Figures are those of one optimizer step on one chip.
 
     For example:
 
-        luma compile job.yaml -o model.luma
+        luma compile job.yaml --target cuda-sm90,tpu-v5ex4 -o model.luma
 
     Args:
         job: the job file
         output: the artifact (default NAME.luma in the working folder)
-        json: print JSON
+        target: targets instead of the job's, with commas between; `all` for every one
+        json: print JSON: {artifact, targets: [{target, state, seconds, ...}]}
     """
+    from runtime.cli.targets import target_overrides
     from runtime.run.build import build
     from runtime.run.folder import RunFolder
     from runtime.run.progress import ConsoleReporter
     from runtime.spec import JobSpec
 
-    spec = JobSpec.from_yaml(job)
+    overrides = target_overrides(target)
+    spec = JobSpec.from_yaml(job).with_overrides(overrides)
     path = output or Path(f"{spec.name}.luma")
     if not path.resolve().parent.is_dir():
         raise SpecError(f"--output: the folder '{path.resolve().parent}' does not exist")
@@ -62,19 +74,57 @@ def compile_job(
         built = build(
             spec,
             job,
-            {},
+            overrides,
             RunFolder(Path(temporary)),
             artifact_path=path,
             capture_only=True,
             reporter=ConsoleReporter(),
         )
-    document = {"artifact": str(path), **built.artifact, "cached": list(built.cached)}
+    rows = [report.to_json() for report in built.targets]
+    place = str(path) if built.artifact else None
+    document = {"artifact": place, **built.artifact, "targets": rows}
     if json:
         print_json(document)
     else:
-        print_rows((key, str(value)) for key, value in document.items())
-    note(f"next:\n  luma verify {path} --leaks")
-    return 0
+        _print_targets(document, built.targets)
+    failed = [report for report in built.targets if report.state == "failed"]
+    for report in failed:
+        note(f"luma: {report.target}: {report.error}")
+    _note_misfits(built.targets)
+    if built.artifact:
+        note(f"next:\n  luma verify {path} --leaks")
+    return 1 if failed else 0
+
+
+def _print_targets(document: dict[str, Any], reports: Sequence[TargetReport]) -> None:
+    print_rows((key, str(value)) for key, value in document.items() if key != "targets")
+    header = ("TARGET", "STATE", "S", "PAYLOAD", "PEAK/CHIP", "TFLOP/STEP", "S/STEP", "ON")
+    print_table(header, [_target_row(report) for report in reports])
+
+
+def _target_row(report: TargetReport) -> tuple[str, ...]:
+    """Give a line of the table; "-" stands for what is not known."""
+
+    def shown(value: float | None, scale: float, form: str, unit: str = "") -> str:
+        return "-" if value is None else f"{value / scale:{form}}{unit}"
+
+    return (
+        report.target,
+        report.state,
+        f"{report.seconds:.1f}",
+        shown(report.payload_bytes, 1e6, ".1f", " MB"),
+        shown(report.peak_memory_bytes, 2**30, ".2f", " GiB"),
+        shown(report.flops, 1e12, ".3g"),
+        shown(report.predicted_step_s, 1, ".2g"),
+        report.chip or "-",
+    )
+
+
+def _note_misfits(reports: Sequence[TargetReport]) -> None:
+    """Say which chips a target does not fit, and what would make it fit."""
+    for fit in (fit for report in reports for fit in report.fit if not fit.fits):
+        ways = "; or ".join(fit.ways) or "use a chip with more memory, or a smaller model"
+        note(f"luma: {fit.text()}\n  remedy: {ways}")
 
 
 def verify(
@@ -198,8 +248,12 @@ def _print_verification(found: Verification, *, with_leaks: bool) -> None:
         note("leaks: the payloads are sealed and no key was given")
         return
     table = [
-        (target, kind, str(count))
-        for target, kinds in found.leaks.items()
-        for kind, count in kinds.items()
+        (target, program, leak.kind, str(leak.count), " | ".join(leak.examples)[:_EXAMPLE_WIDTH])
+        for target, programs in found.leaks.items()
+        for program, leaks in programs.items()
+        for leak in leaks
     ]
-    print_table(("TARGET", "READABLE WITH THE KEY", "COUNT"), table or [("all", "nothing", "0")])
+    print_table(
+        ("TARGET", "PROGRAM", "READABLE WITH THE KEY", "COUNT", "SUCH AS"),
+        table or [("all", "all", "nothing", "0", "")],
+    )

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from runtime.cli.output import JsonFlag, note, print_json, print_rows, write
+from runtime.cli.output import JsonFlag, note, print_json, print_rows, print_table, write
 from runtime.spec.errors import LumaError, SpecError
+
+if TYPE_CHECKING:
+    from runtime.artifact import TargetPayload
+    from runtime.run.folder import RunFolder
+    from runtime.run.progress import Reporter
+    from runtime.spec import JobSpec
 
 
 def register(app: App) -> None:
@@ -69,70 +77,151 @@ def check(
     target: Annotated[list[str] | None, Parameter(negative="")] = None,
     json: JsonFlag = False,
 ) -> int:
-    """Judge a job without running it: spec, capture, ops of each target, fit on this machine.
+    """Judge a job without running it: spec, capture, ops of each target, compile, fit.
+
+    The ops are judged without a target's compiler: each one that the target cannot compile is
+    named with the model's modules that use it, and each one that is rewritten for the target with
+    its decomposition. Then the job is compiled for those targets whose compilers are installed.
 
     For example:
 
-        luma check job.yaml --target cpu
+        luma check job.yaml --target trn2
 
     Args:
         job: the job file
-        target: targets instead of the job's
-        json: print JSON
+        target: targets instead of the job's, with commas between; `all` for every one
+        json: print JSON: {ok, checks, unsupported: [{target, op, ...}], decomposed: [...]}
     """
-    results: list[dict[str, Any]] = []
-    error = _judge(job, target, results)
+    found = _Found()
+    error = _judge(job, target, found)
     if json:
-        print_json({"job": str(job), "ok": error is None, "checks": results})
+        print_json({"job": str(job), "ok": error is None, "checks": found.checks, **found.ops})
     else:
-        print_rows((r["check"], f"{'ok' if r['ok'] else 'FAILED'}: {r['detail']}") for r in results)
+        found.show()
     return 0 if error is None else error.exit_code
 
 
-def _judge(job: Path, targets: list[str] | None, results: list[dict[str, Any]]) -> LumaError | None:
+@dataclass(slots=True)
+class _Found:
+    """What the checks found: one row a check, and the pre-flight's lists."""
+
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    ops: dict[str, Any] = field(default_factory=lambda: {"unsupported": [], "decomposed": []})
+
+    def passed(self, check: str, detail: str) -> None:
+        """Note a check that holds."""
+        self.checks.append({"check": check, "ok": True, "detail": detail})
+
+    def failed(self, check: str, error: LumaError) -> LumaError:
+        """Note a check that does not hold."""
+        self.checks.append({"check": check, "ok": False, "detail": error.diagnostics()})
+        return error
+
+    def show(self) -> None:
+        """Print the checks, then the ops that are rewritten."""
+        print_rows(
+            (r["check"], f"{'ok' if r['ok'] else 'FAILED'}: {r['detail']}") for r in self.checks
+        )
+        if self.ops["decomposed"]:
+            rows = [
+                (i["target"], i["op"], str(i["nodes"]), i["by"]) for i in self.ops["decomposed"]
+            ]
+            print_table(("TARGET", "OP", "NODES", "REWRITTEN BY"), rows)
+
+
+def _judge(job: Path, targets: list[str] | None, found: _Found) -> LumaError | None:
     """Go through the checks in order; the first that fails ends it."""
-    from runtime.plan import check_fit, make_local_plan, measure_machine
-    from runtime.run.build import compile_targets
+    from runtime.cli.targets import target_overrides
     from runtime.run.folder import RunFolder
+    from runtime.run.preflight import check_supported, preflight_targets
     from runtime.run.prepare import prepare
     from runtime.run.progress import ConsoleReporter
+    from runtime.run.target_report import check_fits, fits_of
     from runtime.spec import JobSpec
 
     reporter = ConsoleReporter()
     stage = "spec"
     try:
-        spec = JobSpec.from_yaml(job)
-        overrides = {} if targets is None else {"compile.targets": targets}
-        spec = spec.with_overrides(overrides)
-        _pass(results, stage, f"job '{spec.name}'")
+        overrides = target_overrides(targets)
+        spec = JobSpec.from_yaml(job).with_overrides(overrides)
+        found.passed(stage, f"job '{spec.name}'")
         with tempfile.TemporaryDirectory(prefix="luma-check-") as temporary:
             folder = RunFolder(Path(temporary))
             stage = "capture"
-            report = prepare(job, overrides, folder, capture_only=True, progress=reporter.stage)[
-                "capture"
-            ]
-            _pass(results, stage, report["text"])
+            report = prepare(job, overrides, folder, capture_only=True, progress=reporter.stage)
+            found.passed(stage, report["capture"]["text"])
             stage = "ops"
-            payloads, _ = compile_targets(spec, folder, reporter)
-            _pass(results, stage, f"every op lowers and compiles for {', '.join(payloads)}")
+            found.ops = preflight_targets(spec, spec.compile.targets, folder, reporter.stage)
+            check_supported(found.ops)
+            found.passed(stage, _summary(found.ops, spec.compile.targets))
+            stage = "compile"
+            payloads = _compile(spec, folder, reporter, found)
         stage = "fit"
         if "cpu" in payloads:
-            plan = make_local_plan(
-                payloads["cpu"],
-                measure_machine(),
-                islands=spec.resources.islands,
-                threads_per_island=spec.resources.threads_per_island,
-                micro_shards=spec.train.micro_shards,
-                tokens_per_step=spec.train.samples_per_step * spec.train.seq_len,
-                steps=spec.train.steps or 1,
-            )
-            check_fit(plan)
-            _pass(results, stage, dict(plan.lines())["memory"])
+            found.passed(stage, _fit(spec, payloads["cpu"]))
+        for name, payload in payloads.items():
+            if name != "cpu":
+                fits = fits_of(payload, spec)
+                check_fits(fits)
+                found.passed(stage, "; ".join(fit.text() for fit in fits))
     except LumaError as error:
-        results.append({"check": stage, "ok": False, "detail": error.diagnostics()})
-        return error
+        return found.failed(stage, error)
     return None
 
 
-def _pass(results: list[dict[str, Any]], check: str, detail: str) -> None:
-    results.append({"check": check, "ok": True, "detail": detail})
+def _summary(ops: dict[str, Any], targets: Sequence[str]) -> str:
+    """Say how many ops are rewritten, and what is assumed of a compiler."""
+    text = f"every op has a form on {', '.join(targets)}"
+    if ops["decomposed"]:
+        text += f"; {len({i['op'] for i in ops['decomposed']})} ops are rewritten"
+    for item in ops["assumed"]:
+        text += (
+            f"; {item['target']}: no document lists {', '.join(item['operators'])}, which its "
+            "compiler is assumed to take"
+        )
+    return text
+
+
+def _compile(
+    spec: JobSpec, folder: RunFolder, reporter: Reporter, found: _Found
+) -> dict[str, TargetPayload]:
+    """Compile for the targets whose compilers are installed."""
+    from runtime.compiler.targets import back_end, find_target
+    from runtime.run.build import compile_targets
+
+    lacking = {}
+    for name in spec.compile.targets:
+        target = find_target(name)
+        lacking[name] = back_end(target).missing(target)
+    here = [name for name, missing in lacking.items() if missing is None]
+    payloads: dict[str, TargetPayload] = {}
+    if here:
+        chosen = spec.with_overrides({"compile.targets": here})
+        payloads, _ = compile_targets(chosen, folder, reporter)
+        found.passed("compile", f"compiled for {', '.join(payloads)}")
+    for name, missing in lacking.items():
+        if missing is not None:
+            detail = f"{name}: not compiled, its compiler '{missing.package}' is not installed here"
+            found.passed("compile", detail)
+    return payloads
+
+
+def _fit(spec: JobSpec, payload: TargetPayload) -> str:
+    """Say what a run takes of this machine's memory.
+
+    Raises:
+        CapacityError: more than it has.
+    """
+    from runtime.plan import check_fit, make_local_plan, measure_machine
+
+    plan = make_local_plan(
+        payload,
+        measure_machine(),
+        islands=spec.resources.islands,
+        threads_per_island=spec.resources.threads_per_island,
+        micro_shards=spec.train.micro_shards,
+        tokens_per_step=spec.train.samples_per_step * spec.train.seq_len,
+        steps=spec.train.steps or 1,
+    )
+    check_fit(plan)
+    return dict(plan.lines())["memory"]

@@ -13,11 +13,22 @@ from typing import TypeVar
 
 import cbor2
 
-from runtime.compiler.graph import DType, Graph, GraphPackage, Input, Node, Ref, TensorType, Value
+from runtime.compiler.graph import (
+    CHECKPOINTING,
+    DType,
+    Graph,
+    GraphPackage,
+    Input,
+    Node,
+    Ref,
+    Scan,
+    TensorType,
+    Value,
+)
 from runtime.spec import CompileError
 
 FORMAT = "luma/graph"
-VERSION = 1
+VERSION = 2
 
 # Bounds far above any model's graph (SmolLM2-135M: 0.6 MB), far below what hurts a host.
 MAX_BYTES = 256 << 20
@@ -49,7 +60,7 @@ def encode(package: GraphPackage) -> bytes:
     """Encode a package to canonical CBOR.
 
     Raises:
-        CompileError: a graph breaks a rule of `Graph.check`.
+        CompileError: a graph breaks a rule of `Graph.check`, or holds a scan.
     """
     for graph in package.graphs.values():
         graph.check()
@@ -62,6 +73,7 @@ def encode(package: GraphPackage) -> bytes:
         "packing": package.packing,
         "micro_batch": package.micro_batch,
         "seq_len": package.seq_len,
+        "checkpointing": package.checkpointing,
     }
     return cbor2.dumps(document, canonical=True)
 
@@ -87,6 +99,10 @@ def decode(data: bytes) -> GraphPackage:
 
 
 def _encode_graph(graph: Graph) -> dict[str, object]:
+    if any(isinstance(node, Scan) for node in graph.nodes):
+        raise CompileError(
+            "graph package: a scan has no form in a package; encode what capture made"
+        )
     return {
         "inputs": [[i.name, i.role, i.target, _encode_type(i.type)] for i in graph.inputs],
         "nodes": [
@@ -174,7 +190,8 @@ def _dtype(value: object, where: str) -> str:
 
 def _decode_package(document: object) -> GraphPackage:
     names = ("format", "version", "graphs", "config_digest", "versions")
-    items = _fields(document, "file", (*names, "packing", "micro_batch", "seq_len"))
+    names = (*names, "packing", "micro_batch", "seq_len", "checkpointing")
+    items = _fields(document, "file", names)
     if items["format"] != FORMAT or items["version"] != VERSION:
         found = f"{items['format']!r} version {items['version']!r}"[:80]
         raise CompileError(f"graph package: {found}; this reader takes {FORMAT} version {VERSION}")
@@ -187,7 +204,14 @@ def _decode_package(document: object) -> GraphPackage:
         packing=items["packing"],
         micro_batch=_size(items["micro_batch"], "micro_batch"),
         seq_len=_size(items["seq_len"], "seq_len"),
+        checkpointing=_checkpointing(items["checkpointing"]),
     )
+
+
+def _checkpointing(value: object) -> str:
+    if value not in CHECKPOINTING:
+        raise _fail("checkpointing", value, " or ".join(CHECKPOINTING))
+    return str(value)
 
 
 def _decode_map(value: object, where: str, read: Callable[[object, str], T]) -> dict[str, T]:

@@ -16,8 +16,10 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
+from typing import IO
 
 from blake3 import blake3
 
@@ -25,6 +27,7 @@ from runtime.artifact.sealing import open_blob, seal_blob
 from runtime.spec import ArtifactError, CompileError
 
 _SUFFIX = ".sealed"
+_POLL_S = 0.05
 
 
 class CompileCache:
@@ -95,11 +98,18 @@ class CompileCache:
             ) from error
 
     @contextlib.contextmanager
-    def locked(self, name: str, waiting: Callable[[], None]) -> Generator[None]:
+    def locked(
+        self, name: str, waiting: Callable[[], None], *, stopped: Callable[[], bool] = lambda: False
+    ) -> Generator[None]:
         """Hold an entry's lock; call `waiting` once if another process holds it first.
 
+        Args:
+            name: the entry.
+            waiting: told of another holder.
+            stopped: asked while waiting; true gives up.
+
         Raises:
-            CompileError: the lock file cannot be opened.
+            CompileError: the lock file cannot be opened, or the wait was given up.
         """
         try:
             file = (self._folder / f"{name}.lock").open("ab")
@@ -107,9 +117,20 @@ class CompileCache:
             message = f"compile cache {self._folder}: cannot be locked: {error.strerror}"
             raise CompileError(message, remedy="give another cache folder") from error
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _try_lock(file):
                 waiting()
-                fcntl.flock(file, fcntl.LOCK_EX)
+                # Polled, since a blocked thread could not be told to stop.
+                while not _try_lock(file):
+                    if stopped():
+                        raise CompileError("the wait for another process's compile was given up")
+                    time.sleep(_POLL_S)
             yield  # closing the file drops the lock
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    """Take a file's lock if nobody holds it; say whether it was taken."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

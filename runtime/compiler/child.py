@@ -38,7 +38,47 @@ class _Watched:
     errors: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
 
 
-def run_worker(package: bytes, *, target: Target, micro_shards: int, emit: Emit) -> bytes:
+class Children:
+    """The compiling processes of one call, so that whoever interrupts it can end them all."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._ended = False
+
+    def add(self, child: subprocess.Popen[bytes]) -> None:
+        """Take a child in; after `end` it is killed at once."""
+        with self._lock:
+            self._running.add(child)
+            if self._ended:
+                child.kill()
+
+    def remove(self, child: subprocess.Popen[bytes]) -> None:
+        """Forget a child that has ended."""
+        with self._lock:
+            self._running.discard(child)
+
+    def end(self) -> None:
+        """Kill all children, and those that are still to come."""
+        with self._lock:
+            self._ended = True
+            for child in self._running:
+                child.kill()
+
+    def ended(self) -> bool:
+        """Say whether `end` was called."""
+        with self._lock:
+            return self._ended
+
+
+def run_worker(
+    package: bytes,
+    *,
+    target: Target,
+    micro_shards: int,
+    emit: Emit,
+    children: Children,
+) -> bytes:
     """Compile a package in a process of its own; give the payload's bytes.
 
     Args:
@@ -46,6 +86,7 @@ def run_worker(package: bytes, *, target: Target, micro_shards: int, emit: Emit)
         target: what to compile for; its environment is the child's.
         micro_shards: M of the job.
         emit: takes the child's progress events, in this thread.
+        children: knows the child while it runs.
 
     Raises:
         CompileError: the child failed or died.
@@ -66,11 +107,13 @@ def run_worker(package: bytes, *, target: Target, micro_shards: int, emit: Emit)
         raise CompileError(f"the compiling process cannot start: {error.strerror}") from error
     finally:
         os.close(write_end)
+    children.add(child)
     try:
         return _watch(child, package, read_end, emit)
     finally:
         child.kill()  # no effect on one that ended; Ctrl-C must not leave it running
         child.wait()
+        children.remove(child)
 
 
 def _watch(child: subprocess.Popen[bytes], package: bytes, read_end: int, emit: Emit) -> bytes:

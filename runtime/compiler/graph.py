@@ -17,7 +17,17 @@ from blake3 import blake3
 from runtime.spec import CompileError
 
 ROLES = ("param", "frozen", "buffer", "batch", "key")
-BATCH_KEYS = ("input_ids", "labels", "position_ids", "segment_ids")
+BATCH_KEYS = (
+    "input_ids",
+    "labels",
+    "position_ids",
+    "segment_ids",
+    "attention_mask",
+    "decoder_input_ids",
+    "pixel_values",
+    "targets",
+)
+CHECKPOINTING = ("none", "layer")
 SUFFIX = ".graph"
 
 
@@ -48,7 +58,26 @@ class DType:
     name: str
 
 
-Value: TypeAlias = "Ref | DType | bool | int | float | str | tuple[Value, ...] | None"
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """The integer `start + step * i` in iteration i of a scan's body, as an argument of an op.
+
+    Only the arguments of `INDEX_ARGUMENTS` may be one.
+    """
+
+    start: int
+    step: int
+
+
+Value: TypeAlias = "Ref | DType | Affine | bool | int | float | str | tuple[Value, ...] | None"
+
+# Positional arguments that say where an op reads or writes, and may differ between iterations.
+INDEX_ARGUMENTS: Mapping[str, tuple[int, ...]] = {
+    "aten.select.int": (2,),
+    "aten.slice.Tensor": (2, 3),
+    "aten.select_scatter.default": (3,),
+    "aten.slice_scatter.default": (3, 4),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +101,42 @@ class Node:
     kwargs: Mapping[str, Value]
     out: TensorType | tuple[TensorType | None, ...] | None
     module: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What one iteration of a `Scan` computes. Its names are its own, apart from the graph's.
+
+    Attributes:
+        carries: names of the values handed from one iteration to the next.
+        invariants: names of the values that are the same in every iteration.
+        nodes: in execution order.
+        following: what each carry is in the next iteration, in the order of `carries`.
+        stacked: values of which every iteration's is kept.
+    """
+
+    carries: tuple[str, ...]
+    invariants: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    following: tuple[Ref, ...]
+    stacked: tuple[Ref, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan(Node):
+    """A loop of fixed length. `passes.reroll` makes it; no package holds one.
+
+    `op` is "luma.scan", `args` are (first values of the carries, values of the invariants), and
+    `out` are the types of the carries after the last iteration, then of the stacked values: those
+    of one iteration with a first dimension of size `length` before.
+
+    Attributes:
+        body: one iteration.
+        length: how many there are.
+    """
+
+    body: Body
+    length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +183,8 @@ class Graph:
                     raise CompileError(message)
             if node.name in known:
                 raise CompileError(f"graph: the name '{node.name}' is defined twice")
+            if isinstance(node, Scan):
+                _check_body(node)
             known.add(node.name)
         for label, ref in self.outputs:
             if ref.name not in known:
@@ -136,6 +203,8 @@ class GraphPackage:
         packing: whether samples hold several documents, told apart by `segment_ids`.
         micro_batch: sequences in a micro-shard.
         seq_len: tokens in a sequence.
+        checkpointing: what the compiled backward finds in memory, one of `CHECKPOINTING`: all that
+            it reads ("none"), or what entered each layer, whose inside it computes again ("layer").
     """
 
     graphs: Mapping[str, Graph]
@@ -144,6 +213,7 @@ class GraphPackage:
     packing: bool = False
     micro_batch: int = 1
     seq_len: int = 1
+    checkpointing: str = "none"
 
     def to_bytes(self) -> bytes:
         """Give the canonical CBOR form: equal packages give equal bytes."""
@@ -174,6 +244,21 @@ def refs(value: Value) -> Iterator[str]:
     elif isinstance(value, tuple):
         for item in value:
             yield from refs(item)
+
+
+def _check_body(scan: Scan) -> None:
+    """Check that a scan's body uses only what it defines or is given."""
+    body = scan.body
+    known = {*body.carries, *body.invariants}
+    for node in body.nodes:
+        missing = set(refs((node.args, tuple(node.kwargs.values())))) - known
+        if missing:
+            name = min(missing)
+            raise CompileError(f"graph: scan '{scan.name}': '{node.name}' uses unknown '{name}'")
+        known.add(node.name)
+    for ref in (*body.following, *body.stacked):
+        if ref.name not in known:
+            raise CompileError(f"graph: scan '{scan.name}' gives unknown '{ref.name}'")
 
 
 def _check_inputs(inputs: tuple[Input, ...]) -> None:

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from runtime.artifact.program import BlockTable, ProgramName, TensorSpec
+from runtime.compiler.arithmetic import matmul_flops
 from runtime.compiler.blocks import BLOCK_SIZE, n_blocks, shard_bits
 from runtime.compiler.fixed_point import encode, sample_every, summarise
 from runtime.compiler.graph import Graph, GraphPackage, Input
@@ -34,9 +35,14 @@ from runtime.compiler.optimizer import (
     gradient_norm,
     mean_gradient,
 )
+from runtime.compiler.passes.decompose import decompose
+from runtime.compiler.passes.rematerialise import rematerialise
+from runtime.compiler.passes.reroll import reroll
 from runtime.spec import CompileError
 
 FlatFunction = Callable[..., tuple[jax.Array, ...]]
+
+_TRAINABLE = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +55,7 @@ class FlatProgram:
         inputs: flat arguments, in order.
         outputs: flat results, in order.
         donated: indices of inputs whose memory a call takes over.
+        flops: floating-point operations of its matrix products: what a call takes at the least.
     """
 
     name: ProgramName
@@ -56,6 +63,7 @@ class FlatProgram:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     donated: tuple[int, ...] = ()
+    flops: float = 0.0
 
 
 def block_table(package: GraphPackage) -> BlockTable:
@@ -101,7 +109,7 @@ def grad_program(package: GraphPackage, target: str, micro_shards: int) -> FlatP
         CompileError: see `build_programs`.
         LoweringError: an op has no lowering for the target.
     """
-    graph, table = _graph(package, "grad"), block_table(package)
+    graph, table = _rewritten(package, "grad", target), block_table(package)
     params = graph.of_role("param")
     _check_trainable(graph, params)
     shard_bits(micro_shards)
@@ -113,10 +121,15 @@ def grad_program(package: GraphPackage, target: str, micro_shards: int) -> FlatP
     def grad(*flat: jax.Array) -> tuple[jax.Array, ...]:
         exponents, maxima = flat[n_graph], flat[-1]
         sums = flat[n_graph + 1 : n_graph + 1 + n_params]
-        results = lowered(list(flat[:n_graph]))
+        results = lowered(_as_computed(graph, flat[:n_graph]))
         units = _split_blocks(exponents, table)
         encoded = [
-            encode(results[position[f"grad:{item.target}"]], unit, micro_shards, every)
+            encode(
+                results[position[f"grad:{item.target}"]].astype(jnp.float32),
+                unit,
+                micro_shards,
+                every,
+            )
             for item, unit in zip(params, units, strict=True)
         ]
         added = [old + new.values for old, new in zip(sums, encoded, strict=True)]
@@ -136,6 +149,7 @@ def grad_program(package: GraphPackage, target: str, micro_shards: int) -> FlatP
         function=grad,
         inputs=(*_graph_specs(graph), blocks, *sums, maxima),
         outputs=(*sums, maxima, _scalar("loss_sum", "float32"), *counts),
+        flops=matmul_flops(graph),
     )
 
 
@@ -194,16 +208,20 @@ def forward_program(package: GraphPackage, target: str) -> FlatProgram:
         CompileError: see `build_programs`.
         LoweringError: an op has no lowering for the target.
     """
-    graph = _graph(package, "forward")
+    graph = _rewritten(package, "forward", target)
     lowered = lower_graph(graph, target)
-    shape = jax.eval_shape(lowered, [_struct(spec) for spec in _graph_specs(graph)])[0]
-    logits = TensorSpec(role="logits", name="", shape=shape.shape, dtype=str(shape.dtype))
 
     def forward(*flat: jax.Array) -> tuple[jax.Array, ...]:
-        return tuple(lowered(list(flat)))
+        return tuple(lowered(_as_computed(graph, flat)))
 
+    shape = jax.eval_shape(forward, *[_struct(spec) for spec in _graph_specs(graph)])[0]
+    logits = TensorSpec(role="logits", name="", shape=shape.shape, dtype=str(shape.dtype))
     return FlatProgram(
-        name="forward", function=forward, inputs=_graph_specs(graph), outputs=(logits,)
+        name="forward",
+        function=forward,
+        inputs=_graph_specs(graph),
+        outputs=(logits,),
+        flops=matmul_flops(graph),
     )
 
 
@@ -214,18 +232,36 @@ def _graph(package: GraphPackage, name: str) -> Graph:
     return package.graphs[name]
 
 
+def _rewritten(package: GraphPackage, name: str, target: str) -> Graph:
+    """Give a graph of the package as it is lowered for a target, through all passes."""
+    family = target.partition("-")[0]
+    graph = decompose(_graph(package, name), family)
+    if name == "grad" and package.checkpointing == "layer":
+        graph = rematerialise(graph)
+    # A loop brings ops of its own: a flip of what it stacked, where it runs backwards.
+    return decompose(reroll(graph), family)
+
+
 def _check_trainable(graph: Graph, params: Sequence[Input]) -> None:
-    """Require float32 parameters and one gradient each."""
+    """Require parameters of which float32 holds every value, and one gradient each."""
     labels = {label for label, _ in graph.outputs}
     for item in params:
-        if item.type.dtype != "float32":
+        if item.type.dtype not in _TRAINABLE:
             message = (
                 f"graph 'grad': parameter '{item.target}' has dtype {item.type.dtype}; "
-                "expected float32"
+                f"expected {' or '.join(_TRAINABLE)}"
             )
-            raise CompileError(message, remedy="set model.dtype: fp32")
+            raise CompileError(message, remedy="set model.dtype: fp32 or bf16")
         if f"grad:{item.target}" not in labels:
             raise CompileError(f"graph 'grad': parameter '{item.target}' has no gradient output")
+
+
+def _as_computed(graph: Graph, flat: Sequence[jax.Array]) -> list[jax.Array]:
+    """Give a graph's inputs with the float32 master parameters in the dtype it computes them in."""
+    return [
+        value.astype(run_dtype(item.type.dtype)) if item.role == "param" else value
+        for item, value in zip(graph.inputs, flat, strict=True)
+    ]
 
 
 def _split_blocks(exponents: jax.Array, table: BlockTable) -> list[jax.Array]:
@@ -234,13 +270,17 @@ def _split_blocks(exponents: jax.Array, table: BlockTable) -> list[jax.Array]:
 
 
 def _specs(role: str, items: Sequence[Input]) -> tuple[TensorSpec, ...]:
-    """Describe graph inputs as a node sees them: 64-bit integers are 32-bit at run time."""
+    """Describe graph inputs as a node sees them.
+
+    64-bit integers are 32-bit at run time, and a trained parameter is its float32 master, whatever
+    dtype it is computed in.
+    """
     return tuple(
         TensorSpec(
             role=role,
             name=item.target,
             shape=item.type.shape,
-            dtype=run_dtype(item.type.dtype).name,
+            dtype="float32" if role == "param" else run_dtype(item.type.dtype).name,
         )
         for item in items
     )

@@ -8,7 +8,6 @@ nothing that a later call trips over.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import platform
 import time
 from collections.abc import Callable, Mapping
@@ -22,16 +21,15 @@ from runtime.artifact.keys import generate_data_key, load_data_key
 from runtime.artifact.program import TargetPayload
 from runtime.compiler.blocks import shard_bits
 from runtime.compiler.cache import CompileCache
-from runtime.compiler.child import run_worker
+from runtime.compiler.child import Children, run_worker
 from runtime.compiler.graph import GraphPackage
-from runtime.compiler.targets import Target, find_target, missing_plugin
-from runtime.spec import ArtifactError, CompileError
+from runtime.compiler.targets import Target, back_end, find_target
+from runtime.spec import ArtifactError
 
 Progress = Callable[[Mapping[str, object]], None]
 """Takes {"stage": "cached" | "waiting" | "note" | "lower" | "compile", and stage by stage
 "program", "seconds", "message"}."""
 
-_PACKAGES = ("jax", "jaxlib", "jax-cuda13-plugin", "libtpu")
 _KEY_FILE = "cache.key"
 
 
@@ -60,17 +58,19 @@ def compile_package(
     cache_dir: Path,
     data_key: bytes | None = None,
     progress: Progress | None = None,
+    children: Children | None = None,
 ) -> CompileResult:
     """Compile a package for one target, or take the payload from the cache.
 
     Args:
         package: the captured graphs.
-        target: such as "cpu", "cuda-sm90" or "tpu-v5e".
+        target: such as "cpu", "cuda-sm90" or "tpu-v5ex4".
         micro_shards: M of the job, a constant of the compiled program.
         cache_dir: where sealed payloads are kept.
         data_key: 32 bytes that entries are sealed under. Default: the folder's own `cache.key`,
             made on first use and readable by its owner only.
         progress: called with each event, from this thread.
+        children: knows the compiling process while it runs, so that another thread can end it.
 
     Raises:
         CompileError: the target or M is not allowed, the target's compiler is missing or failed.
@@ -84,13 +84,14 @@ def compile_package(
     name = cache.name(_identity(package, chosen, micro_shards))
     emit = progress or (lambda _event: None)
     notes: list[str] = []
-    with cache.locked(name, lambda: emit({"stage": "waiting"})):
+    known = children or Children()
+    with cache.locked(name, lambda: emit({"stage": "waiting"}), stopped=known.ended):
         payload = _from_cache(cache, name, notes)
         cached = payload is not None
         if payload is None:
             for note in notes:
                 emit({"stage": "note", "message": note})
-            payload = _compile(package, chosen, micro_shards, emit)
+            payload = _compile(package, chosen, micro_shards, emit, known)
             cache.store(name, payload.to_bytes())
         else:
             emit({"stage": "cached"})
@@ -109,15 +110,23 @@ def _from_cache(cache: CompileCache, name: str, notes: list[str]) -> TargetPaylo
 
 
 def _compile(
-    package: GraphPackage, target: Target, micro_shards: int, emit: Progress
+    package: GraphPackage,
+    target: Target,
+    micro_shards: int,
+    emit: Progress,
+    children: Children,
 ) -> TargetPayload:
     """Compile in a child process."""
-    lacking = missing_plugin(target)
+    lacking = back_end(target).missing(target)
     if lacking is not None:
-        message = f"target '{target.name}': its compiler '{lacking}' is not installed"
-        remedy = f"install the extra '{target.platform}' of luma, or drop the target"
-        raise CompileError(message, remedy=remedy)
-    data = run_worker(package.to_bytes(), target=target, micro_shards=micro_shards, emit=emit)
+        raise lacking.error(target)
+    data = run_worker(
+        package.to_bytes(),
+        target=target,
+        micro_shards=micro_shards,
+        emit=emit,
+        children=children,
+    )
     return TargetPayload.from_bytes(data)
 
 
@@ -141,19 +150,12 @@ def _identity(package: GraphPackage, target: Target, micro_shards: int) -> dict[
         "target": target.name,
         "micro_shards": str(micro_shards),
         "environment": repr(sorted(target.environment.items())),
+        "topology": target.topology,
         "description": target.description,
-        "versions": repr([(name, _version(name)) for name in _PACKAGES]),
+        "versions": repr(sorted(back_end(target).versions().items())),
         "code": _code_digest(),
-        "host": _host_digest() if target.platform == "cpu" else "",
+        "host": _host_digest() if target.family == "cpu" else "",
     }
-
-
-def _version(name: str) -> str:
-    """Give an installed package's version, or "" where it is absent."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 @functools.cache

@@ -14,6 +14,8 @@ import argparse
 import json
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -25,10 +27,13 @@ if TYPE_CHECKING:
 
 Emit = Callable[[dict[str, object]], None]
 
+_PARENT_POLL_S = 0.5
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the worker; give its exit code."""
     options = _options(arguments)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     try:
         payload = _work(sys.stdin.buffer.read(), options.target, options.micro_shards, _emit)
         with os.fdopen(options.result_fd, "wb") as result:
@@ -64,25 +69,25 @@ def compile_payload(
     # Imports of jax stay in here: whoever only reads the worker's options pays nothing.
     from runtime.artifact.cpu_class import CpuClass, cpu_class
     from runtime.artifact.program import TargetPayload
-    from runtime.compiler.build import compile_program
+    from runtime.compiler.plain_forms import plain_forms
     from runtime.compiler.programs import block_table, build_programs
-    from runtime.compiler.scrub import scrub_program
-    from runtime.compiler.targets import compile_device, find_target
+    from runtime.compiler.targets import back_end, find_target
 
-    device = compile_device(find_target(target))
+    chosen = find_target(target)
+    compiler = back_end(chosen)
     programs, clean = {}, True
-    for flat in build_programs(package, target=target, micro_shards=micro_shards):
-        compiled = compile_program(
+    for flat in build_programs(package, target=chosen.lowering, micro_shards=micro_shards):
+        compiled = compiler.compile(
             flat,
-            device,
+            chosen,
             lambda stage, seconds, name=flat.name: emit(
                 {"stage": stage, "program": name, "seconds": round(seconds, 3)}
             ),
         )
-        programs[flat.name], scrubbed = scrub_program(compiled, target)
+        programs[flat.name], scrubbed = compiler.scrub(compiled)
         clean = clean and scrubbed
     cpu = CpuClass(name="", features=())
-    if target == "cpu":
+    if chosen.family == "cpu":
         cpu = cpu_class(programs["grad"].executable)
     return TargetPayload(
         target=target,
@@ -91,6 +96,7 @@ def compile_payload(
         cpu_name=cpu.name,
         cpu_features=cpu.features,
         scrubbed=clean,
+        plain_forms=plain_forms(package, chosen),
     )
 
 
@@ -101,6 +107,13 @@ def _work(data: bytes, target: str, micro_shards: int, emit: Emit) -> bytes:
     package = GraphPackage.from_bytes(data)
     payload = compile_payload(package, target=target, micro_shards=micro_shards, emit=emit)
     return payload.to_bytes()
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent has gone: nobody is left to take the payload."""
+    while os.getppid() == parent:
+        time.sleep(_PARENT_POLL_S)
+    os._exit(1)
 
 
 def _emit(event: dict[str, object]) -> None:

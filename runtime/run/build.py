@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runtime.artifact import LocalKeys, TargetPayload, default_home
+from runtime.compiler import TargetOutcome
+from runtime.plan.machine import available_memory
 from runtime.run.files import write_bytes
 from runtime.run.folder import RunFolder
 from runtime.run.machine import software_versions
 from runtime.run.prepare import prepare
 from runtime.run.progress import Reporter
-from runtime.spec import JobSpec
+from runtime.run.target_report import TargetReport, report_targets, statistics
+from runtime.spec import CompileError, JobSpec, LumaError
 
 SEAL_LABELS = {"L0": "L0", "L1": "L1 (key file)"}
+
+_TOLD_FROM_S = 3.0
+"""A stage of a compile that took so long gets a line of its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,12 +33,15 @@ class Built:
         prepared: the prepare stage's result.
         payloads: the compiled payload of each target.
         cached: the targets that the compile cache held, so that nothing was compiled for them.
-        artifact: `digest`, `seal`, `key_file`, `bytes` and `targets` of the artifact.
+        targets: how the compile of each target went, failed ones included.
+        artifact: `digest`, `seal`, `key_file`, `bytes` and `targets` of the artifact; empty where
+            every target failed, so that there is none.
     """
 
     prepared: dict[str, Any]
     payloads: dict[str, TargetPayload]
     cached: tuple[str, ...]
+    targets: tuple[TargetReport, ...]
     artifact: dict[str, Any]
 
 
@@ -54,7 +65,7 @@ def build(
         folder: gets the graph, and unless `capture_only` all that training needs.
         artifact_path: where the artifact goes.
         signer_path: where the public key that checks it goes, PEM; None writes none.
-        capture_only: prepare no data and no initial state.
+        capture_only: prepare no data and no initial state, and leave out targets that fail.
         reporter: told of each stage.
 
     Raises:
@@ -63,12 +74,46 @@ def build(
     prepared = prepare(
         job_file, overrides, folder, capture_only=capture_only, progress=reporter.stage
     )
-    payloads, cached = compile_targets(spec, folder, reporter)
-    artifact = _write(spec, artifact_path, payloads, prepared, signer_path=signer_path)
-    reporter.stage(
-        f"artifact {artifact['digest'][:23]}…: {artifact['bytes'] / 1e6:.1f} MB, {artifact['seal']}"
+    outcomes = compile_all(spec, folder, reporter)
+    if not capture_only:
+        _check_outcomes(outcomes)
+    reports, payloads = report_targets(outcomes, spec), _payloads(outcomes)
+    artifact = {}
+    if payloads:
+        artifact = _write(spec, artifact_path, payloads, prepared, reports, signer_path=signer_path)
+        size = f"{artifact['bytes'] / 1e6:.1f} MB"
+        reporter.stage(f"artifact {artifact['digest'][:23]}…: {size}, {artifact['seal']}")
+    return Built(
+        prepared=prepared,
+        payloads=payloads,
+        cached=tuple(report.target for report in reports if report.cached),
+        targets=reports,
+        artifact=artifact,
     )
-    return Built(prepared=prepared, payloads=payloads, cached=tuple(cached), artifact=artifact)
+
+
+def compile_all(spec: JobSpec, folder: RunFolder, reporter: Reporter) -> tuple[TargetOutcome, ...]:
+    """Compile a folder's captured graph for all targets of a job, several at a time.
+
+    Returns:
+        One outcome a target, failed ones included, in the job's order.
+    """
+    from runtime.artifact import load_or_create_keys, private_folder
+    from runtime.compiler import compile_targets as compile_several
+    from runtime.compiler.graph import GraphPackage
+    from runtime.compiler.several import parallel_compiles
+
+    package = GraphPackage.from_bytes(folder.graph_file.read_bytes())
+    cores, memory = len(os.sched_getaffinity(0)), available_memory()
+    return compile_several(
+        package,
+        spec.compile.targets,
+        micro_shards=spec.train.micro_shards,
+        cache_dir=private_folder(default_home() / "cache" / "compile"),
+        data_key=load_or_create_keys().data_key,
+        progress=lambda event: _tell(reporter, event),
+        workers=parallel_compiles(package, cores=cores, memory_bytes=memory),
+    )
 
 
 def compile_targets(
@@ -83,28 +128,53 @@ def compile_targets(
         LoweringError: an op has no lowering for a target.
         CompileError: a target's compiler failed.
     """
-    from runtime.artifact import load_or_create_keys, private_folder
-    from runtime.compiler import compile_package
-    from runtime.compiler.graph import GraphPackage
+    outcomes = compile_all(spec, folder, reporter)
+    _check_outcomes(outcomes)
+    cached = [o.target for o in outcomes if o.result is not None and o.result.cached]
+    return _payloads(outcomes), cached
 
-    package = GraphPackage.from_bytes(folder.graph_file.read_bytes())
-    keys = load_or_create_keys()
-    payloads, cached = {}, []
-    for target in spec.compile.targets:
-        result = compile_package(
-            package,
-            target=target,
-            micro_shards=spec.train.micro_shards,
-            cache_dir=private_folder(default_home() / "cache" / "compile"),
-            data_key=keys.data_key,
-        )
-        payloads[target] = result.payload
-        if result.cached:
-            cached.append(target)
-            reporter.stage(f"{target}: from the cache, nothing was compiled")
-        else:
-            reporter.stage(f"{target}: compiled in {result.seconds:.1f} s")
-    return payloads, cached
+
+def _payloads(outcomes: Sequence[TargetOutcome]) -> dict[str, TargetPayload]:
+    return {o.target: o.result.payload for o in outcomes if o.result is not None}
+
+
+def _check_outcomes(outcomes: Sequence[TargetOutcome]) -> None:
+    """Raise what failed: one target's error as it is, those of several in one.
+
+    Raises:
+        LumaError: a target failed.
+    """
+    failed = {o.target: o.error for o in outcomes if o.error is not None}
+    if not failed:
+        return
+    if len(failed) == 1:
+        raise next(iter(failed.values()))
+    raise _joined(failed)
+
+
+def _joined(failed: Mapping[str, LumaError]) -> CompileError:
+    """Give one error for several targets, with the remedies that differ."""
+    lines = [f"{target}: {error.message}" for target, error in failed.items()]
+    remedies = dict.fromkeys(error.remedy for error in failed.values() if error.remedy)
+    return CompileError("\n".join(lines), remedy="\n    ".join(remedies) or None)
+
+
+def _tell(reporter: Reporter, event: Mapping[str, Any]) -> None:
+    """Turn an event of a compile into a line of progress, where it is worth one."""
+    target, stage = event["target"], event["stage"]
+    if stage == "done" and event["cached"]:
+        reporter.stage(f"{target}: from the cache, nothing was compiled")
+    elif stage == "done":
+        reporter.stage(f"{target}: compiled in {event['seconds']:.1f} s")
+    elif stage == "failed":
+        reporter.stage(f"{target}: failed: {event['message'].splitlines()[0]}")
+    elif stage == "waiting":
+        reporter.stage(f"{target}: another process compiles the same; waiting for it")
+    elif stage == "note":
+        reporter.stage(f"{target}: {event['message']}")
+    elif stage in {"lower", "compile"} and event["seconds"] >= _TOLD_FROM_S:
+        done = "lowered" if stage == "lower" else "compiled"
+        reporter.stage(f"{target}: program {event['program']} {done} in {event['seconds']:.1f} s")
 
 
 def _write(
@@ -112,6 +182,7 @@ def _write(
     path: Path,
     payloads: dict[str, TargetPayload],
     prepared: dict[str, Any],
+    reports: Sequence[TargetReport],
     *,
     signer_path: Path | None,
 ) -> dict[str, Any]:
@@ -140,6 +211,7 @@ def _write(
             "micro_batch": spec.train.micro_batch,
             "seq_len": spec.train.seq_len,
             "packing": spec.data.packing,
+            **statistics(reports),
         },
         versions=software_versions(),
     )

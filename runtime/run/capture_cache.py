@@ -17,21 +17,20 @@ import os
 import shutil
 import sys
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from blake3 import blake3
-from safetensors.numpy import load_file, save_file
 
 import runtime.compiler
 import runtime.kernels
 from runtime.artifact import default_home, private_folder
 from runtime.compiler.graph import GraphPackage
 from runtime.run.stage import Progress
-from runtime.spec import ArtifactError, CompileError, JobSpec
+from runtime.spec import ArtifactError, CheckpointError, CompileError, JobSpec
 
 if TYPE_CHECKING:
     from runtime.compiler.capture import LoadedModel
@@ -48,7 +47,8 @@ class Captured:
 
     Attributes:
         package: the graphs.
-        arrays: float32 and other arrays of params, frozen and buffers by target.
+        arrays: params (float32 masters, whatever the graph computes in), frozen and buffers, by
+            target.
         weight_names: names that belong into a checkpoint's weight file.
         model: the loaded torch model.
         tokenizer: its tokenizer or None.
@@ -80,7 +80,7 @@ def capture_job(spec: JobSpec, progress: Progress) -> Captured:
         adapter=spec.adapter,
     )
     entry = _cache_dir() / _key(spec, loaded)
-    captured = _from_cache(entry, loaded)
+    captured = _from_cache(spec, entry, loaded)
     if captured is None:
         progress("capturing the training step, and checking its gradients against eager")
         captured = _capture(spec, loaded, entry)
@@ -102,10 +102,11 @@ def _capture(spec: JobSpec, loaded: LoadedModel, entry: Path) -> Captured:
     check = {"attention": result.attention, **asdict(result.check)}
     constants = {k: v for k, v in result.arrays.items() if k.startswith(CONSTANT)}
     _store(entry, result.package, constants, check)
-    return _captured(result.package, result.arrays, loaded, check, cached=False)
+    return _captured(spec, result.package, result.arrays, loaded, check, cached=False)
 
 
 def _captured(
+    spec: JobSpec,
     package: GraphPackage,
     arrays: dict[str, np.ndarray],
     loaded: LoadedModel,
@@ -113,6 +114,8 @@ def _captured(
     *,
     cached: bool,
 ) -> Captured:
+    # What the compiler is to do with a graph is no part of what is captured.
+    package = replace(package, checkpointing=spec.train.checkpointing)
     grad = package.graphs["grad"]
     ops = Counter(node.op for node in grad.nodes)
     params = [item for item in grad.inputs if item.role == "param"]
@@ -126,6 +129,7 @@ def _captured(
         "package_digest": package.digest(),
     }
     names = set() if hasattr(loaded.model, "peft_config") else set(loaded.model.state_dict())
+    arrays = {**arrays, **loaded.masters}
     return Captured(package, arrays, names, loaded.model, loaded.tokenizer, report)
 
 
@@ -137,12 +141,13 @@ def _text(report: dict[str, Any]) -> str:
     )
 
 
-def _from_cache(entry: Path, loaded: LoadedModel) -> Captured | None:
+def _from_cache(spec: JobSpec, entry: Path, loaded: LoadedModel) -> Captured | None:
+    from runtime.agent.checkpoint import read_constants
     from runtime.compiler.capture import model_arrays
 
     try:
         package = GraphPackage.from_bytes((entry / "model.graph").read_bytes())
-        constants = load_file(entry / "constants.safetensors")
+        constants = read_constants(entry / "constants.safetensors")
         check = json.loads((entry / "check.json").read_text())
         arrays = model_arrays(loaded.model) | constants
         for item in package.graphs["grad"].inputs:
@@ -150,8 +155,8 @@ def _from_cache(entry: Path, loaded: LoadedModel) -> Captured | None:
                 array = arrays[item.target]
                 if (array.shape, array.dtype.name) != (item.type.shape, item.type.dtype):
                     return None
-        return _captured(package, arrays, loaded, check, cached=True)
-    except (OSError, ValueError, KeyError, TypeError, CompileError):
+        return _captured(spec, package, arrays, loaded, check, cached=True)
+    except (OSError, ValueError, KeyError, TypeError, CompileError, CheckpointError):
         return None
 
 
@@ -162,18 +167,20 @@ def _store(
 
     Another launch may have been first: its entry is as good, and ours goes.
     """
+    from runtime.agent.checkpoint import write_constants
+
     temporary = entry.with_name(f".{entry.name}.{os.getpid()}")
     try:
         private_folder(entry.parent)
         temporary.mkdir()
         (temporary / "model.graph").write_bytes(package.to_bytes())
-        save_file(constants, temporary / "constants.safetensors")
+        write_constants(temporary / "constants.safetensors", constants)
         (temporary / "check.json").write_text(json.dumps(check))
         if entry.exists():
             shutil.rmtree(entry)
         temporary.rename(entry)
         _prune(entry.parent)
-    except (OSError, ArtifactError):
+    except (OSError, ArtifactError, CheckpointError):
         shutil.rmtree(temporary, ignore_errors=True)
 
 

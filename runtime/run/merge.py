@@ -84,7 +84,7 @@ def _work(request: dict[str, Any], progress: Progress) -> dict[str, Any]:
         spec.model.source,
         spec.base_dir,
         revision=spec.model.revision,
-        dtype=spec.model.dtype,
+        dtype="fp32",  # a sum of base and adapter is not rounded, whatever the job computed in
         seed=spec.train.seed,
         adapter=spec.adapter,
     )
@@ -154,7 +154,8 @@ def _fill(model: Any, arrays: dict[str, Any]) -> None:
 
 
 def _fits(value: Any, place: Any) -> bool:
-    return value.shape == place.shape and value.dtype == place.dtype
+    widened = (value.dtype.name, place.dtype.name) == ("bfloat16", "float32")
+    return value.shape == place.shape and (value.dtype == place.dtype or widened)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from runtime.spec import DataError, JobSpec
 if TYPE_CHECKING:
     from runtime.run.capture_cache import Captured
 
+_TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+
 
 def prepare(
     job_file: Path,
@@ -80,10 +82,12 @@ def _capture(spec: JobSpec, folder: RunFolder, progress: Progress) -> Captured:
 def _prepare_training(
     spec: JobSpec, captured: Captured, folder: RunFolder, progress: Progress
 ) -> dict[str, Any]:
+    from runtime.agent.checkpoint_layout import state_dtype
     from runtime.run.data import prepare_data
     from runtime.run.model_files import save_model_files
 
     save_model_files(captured.model, captured.tokenizer, folder.model_dir)
+    state_dtype(folder.model_dir, _TORCH_DTYPES[spec.model.dtype])
     progress("tokenising the data")
     data = prepare_data(spec, captured.tokenizer, folder.data_dir, progress)
     progress(f"data: {data.count:,} samples of {data.seq_len} tokens")

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 # Values that mean something in Luma and that this version cannot do yet: refused by name, so that
 # nobody believes that they were misspelt, and nothing falls back to something weaker.
 _NOT_YET: Final[dict[str, dict[object, str]]] = {
-    "model.dtype": dict.fromkeys(("bf16", "fp16"), "parameters are kept in fp32 for now"),
-    "train.precision": dict.fromkeys(("bf16", "fp16"), "arithmetic is fp32 for now"),
-    "train.checkpointing": {True: "lower train.micro_batch to save memory"},
+    "model.dtype": {"fp16": "its range is too small for gradients without loss scaling; use bf16"},
+    "train.precision": dict.fromkeys(
+        ("bf16", "fp16"), "sums stay in fp32; model.dtype is what a job computes in"
+    ),
     "compile.seal": {
         "L2": "it needs the Nitro Enclave compiler, which this version cannot reach",
         "L3": "it needs an attested runtime image, which this version cannot reach",

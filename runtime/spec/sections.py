@@ -129,8 +129,8 @@ class ModelSection(Section):
     """a local HF folder, `hf://name[@revision]`, or `module.py:function`; paths start at the file"""
     revision: Text | None = None
     """branch, tag or commit of an `hf://` source"""
-    dtype: Literal["fp32"] = "fp32"
-    """type of the parameters"""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """type that parameters and activations are computed in; bf16 is trained from fp32 masters"""
 
 
 class AdapterSection(Section):
@@ -220,9 +220,9 @@ class TrainSection(Section):
     schedule: ScheduleSection = ScheduleSection()
     """the learning rate's schedule"""
     precision: Literal["fp32"] = "fp32"
-    """arithmetic of the forward and backward pass"""
-    checkpointing: Literal[False] = False
-    """activation checkpointing"""
+    """type of master weights, moments and sums, whatever model.dtype is"""
+    checkpointing: Literal["none", "layer"] = "none"
+    """activation checkpointing: layer keeps what enters each layer and computes the rest twice"""
     checkpoint: CheckpointSection = CheckpointSection()
     """checkpoints"""
     headroom: Annotated[int, Field(ge=1, le=MAX_HEADROOM)] = 5

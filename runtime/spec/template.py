@@ -13,7 +13,7 @@ name: my-job                      # letters, digits, dots, dashes and underscore
 model:
   source: ./model                 # an HF folder, hf://name@revision, or module.py:function
   # revision: main                # for hf:// only: branch, tag or commit
-  dtype: fp32                     # type of the parameters
+  dtype: fp32                     # computed in; bf16 is trained from fp32 master weights
 
 adapter: null                     # all parameters are trained; or a LoRA adapter:
 # adapter:
@@ -47,8 +47,8 @@ train:
     kind: cosine                  # or constant
     warmup_steps: 10
     min_lr_ratio: 0.1             # last learning rate as a part of the peak
-  precision: fp32
-  checkpointing: false            # activation checkpointing
+  precision: fp32                 # of master weights, moments and sums
+  checkpointing: none             # or layer: less memory, a layer's forward is computed twice
   checkpoint:
     every: auto                   # or a number of steps
     keep: 2

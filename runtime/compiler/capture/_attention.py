@@ -116,6 +116,9 @@ def _luma_attention(
 ) -> tuple[Tensor, None]:
     """Run one layer's attention as the op; the signature is transformers'."""
     _refuse_extras(attention_mask, dropout, rest)
+    if query.shape[2] != key.shape[2]:
+        lengths = f"{query.shape[2]} queries over {key.shape[2]} keys"
+        raise MathFormNeeded(f"attention of {lengths}: luma::attention takes as many of both")
     calls = _calls.get()
     if calls is not None:
         calls.count += 1

@@ -52,20 +52,31 @@ def documents(segment_ids: Tensor) -> list[tuple[int, int, int]]:
 
 
 def vocabulary(model: nn.Module) -> int:
-    """Give how many token ids the model's input embedding takes.
+    """Give how many token ids the model takes and predicts.
+
+    An input embedding may have more rows than that, for prompts or images.
 
     Raises:
         CaptureError: the model has no embedding to tell it by.
     """
     base = base_model(model)
-    getter = getattr(base, "get_input_embeddings", None)
-    embedding = getter() if callable(getter) else None
+    embedding = _input_embedding(base)
     if embedding is None:
         embedding = next((m for m in base.modules() if isinstance(m, nn.Embedding)), None)
     size = getattr(embedding, "num_embeddings", None)
     if not isinstance(size, int):
         raise CaptureError("the model has no torch.nn.Embedding; its vocabulary size is unknown")
-    return size
+    stated = getattr(getattr(base, "config", None), "vocab_size", None)
+    return min(size, stated) if isinstance(stated, int) and stated > 0 else size
+
+
+def _input_embedding(base: nn.Module) -> nn.Module | None:
+    """Give the module that the model names as its input embedding, or None."""
+    getter = getattr(base, "get_input_embeddings", None)
+    try:
+        return getter() if callable(getter) else None
+    except NotImplementedError:  # transformers' answer of a model with several inputs
+        return None
 
 
 def _segments(seq_len: int, row: int) -> Tensor:

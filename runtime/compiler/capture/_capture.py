@@ -11,6 +11,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 import torch
 import transformers
@@ -19,9 +20,13 @@ from torch import Tensor, nn
 
 from runtime.compiler.capture._attempt import Attempt, attempt, forms
 from runtime.compiler.capture._attention import MathFormNeeded, base_model
-from runtime.compiler.capture._batches import Batch, random_batch
+from runtime.compiler.capture._autograd_functions import FunctionUse
+from runtime.compiler.capture._batches import Batch
 from runtime.compiler.capture._check import Disagreement, GradientCheck
 from runtime.compiler.capture._names import ModelTensor, model_tensors
+from runtime.compiler.capture._task import Task
+from runtime.compiler.capture._trace import TraceFailed
+from runtime.compiler.capture.tasks import CAUSAL_LM
 from runtime.compiler.graph import GraphPackage
 from runtime.spec import CaptureError
 
@@ -38,26 +43,35 @@ class CapturedModel:
             memory with the model where they can.
         check: what the gradient check found.
         attention: "op" where attention is `luma::attention`, else "math form: " and the reason.
+        functions: the model's custom `autograd.Function`s, kept with their own backward, and where.
     """
 
     package: GraphPackage
     arrays: dict[str, np.ndarray]
     check: GradientCheck
     attention: str
+    functions: tuple[FunctionUse, ...] = ()
 
 
 def capture(
-    model: nn.Module, *, micro_batch: int, seq_len: int, packing: bool = False, seed: int = 0
+    model: nn.Module,
+    *,
+    micro_batch: int,
+    seq_len: int,
+    packing: bool = False,
+    seed: int = 0,
+    task: Task = CAUSAL_LM,
 ) -> CapturedModel:
-    """Capture a causal LM's training step and forward, and check both against eager.
+    """Capture a model's training step and forward, and check both against eager.
 
     Args:
-        model: the model, in float32, on the CPU; parameters that require no gradient are frozen.
-            Its mode and attention are as before when this returns.
+        model: the model, in float32 or bfloat16, on the CPU; parameters that require no gradient
+            are frozen. Its mode and attention are as before when this returns.
         micro_batch: sequences in a micro-shard.
         seq_len: tokens in a sequence.
         packing: whether samples hold several documents, told apart by segment ids.
         seed: of the check's random batch.
+        task: what it is trained for; `runtime.compiler.capture.tasks` has those that there are.
 
     Raises:
         CaptureError: the model cannot be captured, or its graph disagrees with eager.
@@ -65,11 +79,9 @@ def capture(
     _check_sizes(model, micro_batch, seq_len)
     tensors = model_tensors(model)
     _check_dtypes(tensors)
-    batch = random_batch(
-        model, micro_batch=micro_batch, seq_len=seq_len, packing=packing, seed=seed
-    )
+    batch = task.batch(model, micro_batch=micro_batch, seq_len=seq_len, packing=packing, seed=seed)
     with _kept_state(model, tensors):
-        result, attention = _first_that_passes(model, tensors, batch)
+        result, attention = _first_that_passes(model, tensors, batch, task)
     package = GraphPackage(
         graphs=result.graphs,
         config_digest=_config_digest(model, tensors),
@@ -84,8 +96,14 @@ def capture(
     )
     inputs = result.graphs["grad"].inputs
     kept = [item.target for item in inputs if item.role in ("param", "frozen", "buffer")]
-    arrays = {name: _array(name, result.values[name]) for name in kept}
-    return CapturedModel(package=package, arrays=arrays, check=result.check, attention=attention)
+    arrays = {name: _array(result.values[name]) for name in kept}
+    return CapturedModel(
+        package=package,
+        arrays=arrays,
+        check=result.check,
+        attention=attention,
+        functions=result.functions,
+    )
 
 
 def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
@@ -97,22 +115,28 @@ def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     Raises:
         CaptureError: no parameter is trainable, or one has a dtype that is not captured.
     """
-    return {item.target: _array(item.target, item.tensor) for item in model_tensors(model)}
+    return {item.target: _array(item.tensor) for item in model_tensors(model)}
 
 
 def _first_that_passes(
-    model: nn.Module, tensors: Sequence[ModelTensor], batch: Batch
+    model: nn.Module, tensors: Sequence[ModelTensor], batch: Batch, task: Task
 ) -> tuple[Attempt, str]:
     """Try each form of attention; a later one only for a reason, which the result carries."""
+    failures: list[CaptureError] = []
     reasons: list[str] = []
     for form in forms(model):
         try:
-            done = attempt(model, tensors, batch, form)
-        except (MathFormNeeded, Disagreement) as error:
+            done = attempt(model, tensors, batch, form, task)
+        except (MathFormNeeded, Disagreement, TraceFailed) as error:
+            failures.append(error)
             reasons.append(f"{form.name}: {error.message}")
         else:
             return done, ": ".join([form.name, *(r.removeprefix("op: ") for r in reasons)])
-    raise CaptureError("the model cannot be captured: " + "; ".join(reasons))
+    last = failures[-1]
+    if len(failures) == 1 and isinstance(last, TraceFailed):
+        raise last
+    message = "the model cannot be captured: " + "; ".join(reasons)
+    raise CaptureError(message, remedy=last.remedy) from last
 
 
 @contextmanager
@@ -144,18 +168,19 @@ def _check_sizes(model: nn.Module, micro_batch: int, seq_len: int) -> None:
             raise CaptureError(f"train.{name}: {value}; expected at least 1")
     config = getattr(base_model(model), "config", None)
     limit = getattr(config, "max_position_embeddings", None)
-    if isinstance(limit, int) and seq_len > limit:
+    if isinstance(limit, int) and 0 < limit < seq_len:  # XLNet says -1 for "any"
         raise CaptureError(f"train.seq_len: {seq_len}; this model takes at most {limit} positions")
 
 
 def _check_dtypes(tensors: Sequence[ModelTensor]) -> None:
-    wrong = [t for t in tensors if t.role != "buffer" and t.tensor.dtype != torch.float32]
+    captured = (torch.float32, torch.bfloat16)
+    wrong = [t for t in tensors if t.role != "buffer" and t.tensor.dtype not in captured]
     if wrong:
         first = wrong[0]
         raise CaptureError(
-            f"{len(wrong)} parameters are not float32, such as '{first.target}' "
-            f"({first.tensor.dtype}); only fp32 is captured",
-            remedy="set model.dtype to fp32, or build the model in float32",
+            f"{len(wrong)} parameters are neither float32 nor bfloat16, such as '{first.target}' "
+            f"({first.tensor.dtype})",
+            remedy="build the model in float32; model.dtype says what it is computed in",
         )
 
 
@@ -171,7 +196,9 @@ def _config_digest(model: nn.Module, tensors: Sequence[ModelTensor]) -> str:
     return blake3(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _array(name: str, value: Tensor) -> np.ndarray:
+def _array(value: Tensor) -> np.ndarray:
+    value = value.detach().cpu().contiguous()
     if value.dtype == torch.bfloat16:
-        raise CaptureError(f"'{name}' is bfloat16; only fp32 models are captured")
-    return value.detach().cpu().contiguous().numpy()
+        # numpy has no such type of its own, and torch hands none over: the same bits under its name.
+        return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return value.numpy()

@@ -19,7 +19,9 @@ from runtime.compiler.capture._attention import AttentionCalls, base_model
 from runtime.compiler.capture._batches import Batch, documents
 from runtime.compiler.capture._dropout import keyed_dropout
 from runtime.compiler.capture._names import ModelTensor
-from runtime.compiler.capture._trace import call_model, loss_of
+from runtime.compiler.capture._router_loss import has_router_loss
+from runtime.compiler.capture._task import Task
+from runtime.compiler.capture._trace import call_model, causal_step, loss_of
 from runtime.compiler.capture.interpret import run_graph
 from runtime.compiler.graph import Graph
 from runtime.spec import CaptureError
@@ -61,13 +63,14 @@ class GradientCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What is checked: a model, its tensors, its graphs, their values and a random batch."""
+    """What is checked: a model, its tensors, its graphs, their values, a random batch, its task."""
 
     model: nn.Module
     tensors: Sequence[ModelTensor]
     graphs: Mapping[str, Graph]
     values: Mapping[str, Tensor]
     batch: Batch
+    task: Task
 
     def run(self, name: str, batch: Batch, key: Tensor) -> dict[str, Tensor]:
         """Run one of the graphs on a batch; outputs by label."""
@@ -85,10 +88,11 @@ def check_capture(
 ) -> GradientCheck:
     """Check both graphs.
 
-    With packing and dropout a document alone has other draws than in its row. Then the check has
-    two steps: the graph against the model in eager with the captured form of attention, on packed
-    rows under the same draws; and, without draws, that form against the untouched model on each
-    document alone.
+    With packing and dropout a document alone has other draws than in its row, and a mixture's
+    router another share of the whole micro-batch. Then the check has two steps: the graph against
+    the model in eager with the captured form of attention, on packed rows under the same draws;
+    and, without draws and the router's loss, that form against the untouched model on each document
+    alone.
 
     Args:
         checked: what to check.
@@ -98,7 +102,8 @@ def check_capture(
     Raises:
         Disagreement: loss, tokens, gradients or logits are off.
     """
-    in_two_steps = has_dropout and "segment_ids" in checked.batch
+    by_rows = has_dropout or has_router_loss(checked.model)
+    in_two_steps = by_rows and "segment_ids" in checked.batch
     key = torch.tensor(CHECK_KEY, dtype=torch.int32)
     checked.model.train()
     if in_two_steps:
@@ -120,6 +125,33 @@ def check_capture(
     )
 
 
+def check_outputs(checked: Checked) -> GradientCheck:
+    """Check both graphs of a task whose rows stand each for itself.
+
+    Raises:
+        Disagreement: loss, count, gradients or outputs are off.
+    """
+    task, model, batch = checked.task, checked.model, checked.batch
+    key = torch.tensor(CHECK_KEY, dtype=torch.int32)
+    for item in checked.tensors:
+        item.tensor.grad = None
+    model.train()
+    with keyed_dropout(key):
+        loss, count = task.step(model, batch)
+    loss.backward()
+    eager = float(loss.detach()), int(count)
+    outputs = checked.run("grad", batch, key)
+    worst, where = _compare(checked.tensors, eager, outputs)
+    return GradientCheck(
+        loss_eager=eager[0],
+        loss_graph=float(outputs["loss_sum"]),
+        tokens=eager[1],
+        worst_relative_gradient_error=worst,
+        worst_parameter=where,
+        worst_relative_logit_error=_check_full_rows(checked, key),
+    )
+
+
 def eager_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     """Give (loss_sum, tokens) of the untouched model in plain torch, with autograd.
 
@@ -128,8 +160,7 @@ def eager_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         batch: input_ids, labels (already shifted), position_ids [micro_batch, seq_len], and
             segment_ids when packed: then every document runs alone.
     """
-    runs = [_whole(model, batch)] if "segment_ids" not in batch else _documents(model, batch)
-    losses, tokens = zip(*(loss_of(logits, labels) for logits, labels in runs), strict=True)
+    losses, tokens = zip(*_eager_losses(model, batch), strict=True)
     return torch.stack(losses).sum(), torch.stack(tokens).sum()
 
 
@@ -148,30 +179,29 @@ def eager_gradients(
     Returns:
         (loss_sum, tokens).
     """
-    model, batch = checked.model, checked.batch
     for item in checked.tensors:
         item.tensor.grad = None
-    alone = "segment_ids" in batch and not whole_rows
     total, count = 0.0, 0
     with keyed_dropout(key):
-        for logits, labels in _documents(model, batch) if alone else [_whole(model, batch)]:
-            loss, tokens = loss_of(logits, labels)
+        for loss, tokens in _eager_losses(checked.model, checked.batch, whole_rows=whole_rows):
             loss.backward()
             total, count = total + float(loss.detach()), count + int(tokens)
     return total, count
 
 
-def _whole(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Give (logits, labels) of a batch as it is."""
-    given = {name: value for name, value in batch.items() if name != "labels"}
-    return call_model(model, given), batch["labels"]
+def _eager_losses(
+    model: nn.Module, batch: Batch, *, whole_rows: bool = False
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Give (loss_sum, tokens) of a batch as it is, or of each document of packed rows, run alone.
 
-
-def _documents(model: nn.Module, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
-    """Give (logits, labels) of each document of a packed batch, run alone."""
+    The router's loss of a mixture is that of a whole micro-batch: documents alone have none.
+    """
+    if whole_rows or "segment_ids" not in batch:
+        yield causal_step(model, batch)
+        return
     for row, begin, end in documents(batch["segment_ids"]):
         one = {name: value[row : row + 1, begin:end] for name, value in batch.items()}
-        yield call_model(model, _one_document(model, one)), one["labels"]
+        yield loss_of(call_model(model, _one_document(model, one)), one["labels"])
 
 
 def _one_document(model: nn.Module, rows: Batch) -> Batch:
@@ -233,7 +263,9 @@ def _check_documents(
     eager = eager_gradients(checked, key)
     trained = [item for item in checked.tensors if item.role == "param"]
     with opened():
-        loss, tokens = loss_of(*_whole(checked.model, checked.batch))
+        inputs = _without(checked.batch, checked.task.targets)
+        logits = call_model(checked.model, inputs)
+        loss, tokens = loss_of(logits, checked.batch["labels"])
         grads = torch.autograd.grad(
             loss, [t.tensor for t in trained], allow_unused=True, materialize_grads=True
         )
@@ -251,8 +283,37 @@ def _check_forward(checked: Checked, key: Tensor) -> float:
     checked.model.eval()
     with torch.no_grad():
         expected = call_model(checked.model, _one_document(checked.model, plain))
-    found = checked.run("forward", plain, key)["logits"]
+    return _judge_output(checked, plain, key, expected)
+
+
+def _check_full_rows(checked: Checked, key: Tensor) -> float:
+    """Run the forward graph against the untouched model on rows without padding.
+
+    What a model gives for padding means nothing, and the attention op gives something else there.
+    """
+    inputs = _without(checked.batch, checked.task.targets)
+    if "attention_mask" in inputs:
+        inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
+    checked.model.eval()
+    with torch.no_grad():
+        expected = checked.task.output(checked.model, inputs)
+    return _judge_output(checked, inputs, key, expected)
+
+
+def _without(batch: Batch, names: frozenset[str]) -> Batch:
+    """Give a batch without some of its entries."""
+    return {name: value for name, value in batch.items() if name not in names}
+
+
+def _judge_output(checked: Checked, inputs: Batch, key: Tensor, expected: Tensor) -> float:
+    """Run the forward graph and give its relative error.
+
+    Raises:
+        Disagreement: it is too large.
+    """
+    result = checked.task.result
+    found = checked.run("forward", inputs, key)[result]
     error = float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
     if not error <= TOLERANCE:
-        raise Disagreement(f"the captured forward's logits differ from eager's by {error:.1e}")
+        raise Disagreement(f"the captured forward's {result} differ from eager's by {error:.1e}")
     return error

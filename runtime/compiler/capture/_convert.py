@@ -9,7 +9,7 @@ module: in-place ops, random ops outside `luma::dropout`, values that depend on 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -68,7 +68,7 @@ def convert(
     Raises:
         CaptureError: the graph holds what a compiled program cannot do; the message lists it.
     """
-    _refuse_unsuitable(traced)
+    _refuse_unsuitable(traced, [target for _, target in inputs])
     return _Converter(traced, constants).graph(inputs, labels)
 
 
@@ -143,16 +143,25 @@ class _Converter:
         raise CaptureError(f"op '{_op_name(node)}' in {_place(node)}: an argument is a {kind}")
 
 
-def _refuse_unsuitable(traced: fx.GraphModule) -> None:
-    """Refuse ops that change their arguments, draw numbers, or read values of data."""
-    found = [f"{_op_name(n)} in {_place(n)} ({why})" for n, why in _unsuitable(traced.graph.nodes)]
+def _refuse_unsuitable(traced: fx.GraphModule, targets: Sequence[str]) -> None:
+    """Refuse ops that change their arguments, draw numbers, or read values of data.
+
+    Args:
+        traced: the graph.
+        targets: what each placeholder is, in order.
+    """
+    nodes = list(traced.graph.nodes)
+    named = dict(zip((n for n in nodes if n.op == "placeholder"), targets, strict=True))
+    found = [f"{_op_name(n)} in {_place(n)} ({why})" for n, why in _unsuitable(nodes, named)]
     if found:
         more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
         listed = "; ".join(found[:_MAX_LISTED])
         raise CaptureError(f"the graph holds ops that a compiled step cannot run: {listed}{more}")
 
 
-def _unsuitable(nodes: Iterable[fx.Node]) -> Iterable[tuple[fx.Node, str]]:
+def _unsuitable(
+    nodes: Iterable[fx.Node], named: Mapping[fx.Node, str]
+) -> Iterable[tuple[fx.Node, str]]:
     for node in nodes:
         if node.op not in ("placeholder", "get_attr", "call_function", "output"):
             yield node, f"a call of kind {node.op}"
@@ -160,7 +169,9 @@ def _unsuitable(nodes: Iterable[fx.Node]) -> Iterable[tuple[fx.Node, str]]:
             continue
         tags: Sequence[torch.Tag] = getattr(node.target, "tags", ())
         if is_in_place(node):
-            yield node, "changes its argument"
+            changed = named.get(node.args[0]) if isinstance(node.args[0], fx.Node) else None
+            why = f"changes '{changed}', which a step only reads" if changed else ""
+            yield node, why or "changes its argument"
         elif torch.Tag.nondeterministic_seeded in tags:
             yield node, "random, not keyed"
         elif torch.Tag.data_dependent_output in tags or _is_dynamic(node.meta.get("val")):

@@ -27,11 +27,12 @@ class ModulePaths:
         self._stack: list[str] = []
         self._numbers: list[int] = []
         self._paths: list[str] = []
+        self._backward = ""
 
     @property
     def current(self) -> str:
-        """The path of the innermost running module; after an error, of the one that failed."""
-        return self._stack[-1] if self._stack else ""
+        """The path of the innermost module whose forward or backward runs, or where it failed."""
+        return self._stack[-1] if self._stack else self._backward
 
     def enter(self, module: nn.Module, _args: Any) -> None:
         """Note that a module's forward begins."""
@@ -51,15 +52,23 @@ class ModulePaths:
             if node is None or node in seen:
                 continue
             seen.add(node)
-            node.register_prehook(_writer(self._at(node._sequence_nr())))  # noqa: SLF001
+            node.register_prehook(self._writer(self.at(node._sequence_nr())))  # noqa: SLF001
             pending.extend(following for following, _ in node.next_functions)
+
+    def _writer(self, path: str) -> Callable[[Any], None]:
+        def write(_grads: Any) -> None:
+            self._backward = path
+            _write(path)
+
+        return write
 
     def _mark(self) -> None:
         self._numbers.append(_sequence_number())
         self._paths.append(self.current)
         _write(self.current)
 
-    def _at(self, number: int) -> str:
+    def at(self, number: int) -> str:
+        """Give the path of the module that made the autograd node of this sequence number."""
         position = bisect_right(self._numbers, number) - 1
         return self._paths[position] if position >= 0 else ""
 
@@ -95,7 +104,3 @@ def _sequence_number() -> int:
 
 def _write(path: str) -> None:
     fx_traceback.current_meta[_FIELD] = {path: (path, "")}
-
-
-def _writer(path: str) -> Callable[[Any], None]:
-    return lambda _grads: _write(path)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from runtime.kernels.attention import reference as attention_reference
 from runtime.kernels.dropout import reference as dropout_reference
+from runtime.kernels.grouped_mm import reference as grouped_reference
 
 
 @torch.library.custom_op("luma::attention", mutates_args=())
@@ -56,6 +57,20 @@ def dropout(x: Tensor, p: float, key: Tensor, call: int) -> Tensor:
     return dropout_reference.dropout(x, p, key, call)
 
 
+@torch.library.custom_op("luma::grouped_mm", mutates_args=())
+def grouped_mm(
+    rows: Tensor, weights: Tensor, group_sizes: Tensor, transposed: bool = False
+) -> Tensor:
+    """Run `luma::grouped_mm`; see `runtime.kernels.grouped_mm.contract`."""
+    return grouped_reference.grouped_mm(rows, weights, group_sizes, transposed)
+
+
+@torch.library.custom_op("luma::grouped_outer", mutates_args=())
+def grouped_outer(left: Tensor, right: Tensor, group_sizes: Tensor) -> Tensor:
+    """Run `luma::grouped_outer`; see `runtime.kernels.grouped_mm.contract`."""
+    return grouped_reference.grouped_outer(left, right, group_sizes)
+
+
 @attention.register_fake
 def _attention_fake(
     q: Tensor,
@@ -87,6 +102,18 @@ def _dropout_fake(x: Tensor, p: float, key: Tensor, call: int) -> Tensor:
     return x.new_empty(x.shape)
 
 
+@grouped_mm.register_fake
+def _grouped_mm_fake(
+    rows: Tensor, weights: Tensor, group_sizes: Tensor, transposed: bool = False
+) -> Tensor:
+    return rows.new_empty(rows.shape[0], weights.shape[1 if transposed else 2])
+
+
+@grouped_outer.register_fake
+def _grouped_outer_fake(left: Tensor, right: Tensor, group_sizes: Tensor) -> Tensor:
+    return left.new_empty(group_sizes.shape[0], left.shape[1], right.shape[1])
+
+
 def _save_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, segment_ids, *options = inputs
     ctx.save_for_backward(q, k, v, *output, segment_ids)
@@ -109,5 +136,35 @@ def _dropout_grad(ctx: Any, grad_out: Tensor) -> tuple[Any, ...]:
     return dropout(grad_out.contiguous(), ctx.p, key, ctx.call), None, None, None
 
 
+def _save_grouped_mm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    rows, weights, group_sizes, ctx.transposed = inputs
+    ctx.save_for_backward(rows, weights, group_sizes)
+
+
+def _grouped_mm_grad(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    """Give the gradients that are asked for: a frozen expert's would be most of the work."""
+    rows, weights, group_sizes = ctx.saved_tensors
+    grad, grad_rows, grad_weights = grad.contiguous(), None, None
+    if ctx.needs_input_grad[0]:
+        grad_rows = grouped_mm(grad, weights, group_sizes, not ctx.transposed)
+    if ctx.needs_input_grad[1]:
+        pair = (grad, rows) if ctx.transposed else (rows, grad)
+        grad_weights = grouped_outer(*pair, group_sizes)
+    return grad_rows, grad_weights, None, None
+
+
+def _save_grouped_outer(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _grouped_outer_grad(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    left, right, group_sizes = ctx.saved_tensors
+    grad = grad.contiguous()
+    grad_left = grouped_mm(right, grad, group_sizes, transposed=True)
+    return grad_left, grouped_mm(left, grad, group_sizes), None
+
+
 attention.register_autograd(_attention_grad, setup_context=_save_attention)
 dropout.register_autograd(_dropout_grad, setup_context=_save_dropout)
+grouped_mm.register_autograd(_grouped_mm_grad, setup_context=_save_grouped_mm)
+grouped_outer.register_autograd(_grouped_outer_grad, setup_context=_save_grouped_outer)

@@ -6,22 +6,26 @@ code that a folder brings along (`trust_remote_code`) is never run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import transformers
 from safetensors import SafetensorError
 from torch import nn
 
 from runtime.compiler.capture._adapter import AdapterOptions, apply_adapter
+from runtime.compiler.capture._narrow import masters_of, to_bfloat16
 from runtime.compiler.capture._python_source import build_model
 from runtime.spec import CaptureError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+DTYPES = ("fp32", "bf16")
 HUB_PREFIX = "hf://"
 _FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 _TOKENIZER_FILES = (
@@ -49,14 +53,17 @@ class LoadedModel:
     """A model as its source gave it, with the job's adapter around it.
 
     Attributes:
-        model: the model, in float32, on the CPU.
+        model: the model, in the job's dtype, on the CPU.
         tokenizer: its tokenizer, or None where the source has none.
         hf_dir: the Hugging Face folder that it was read from, or None.
+        masters: float32 values of the trained parameters, by saved name, where the model holds
+            them rounded.
     """
 
     model: nn.Module
     tokenizer: PreTrainedTokenizerBase | None
     hf_dir: Path | None
+    masters: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def load_model(
@@ -74,15 +81,16 @@ def load_model(
             `base_dir`.
         base_dir: the folder of the job file.
         revision: branch, tag or commit of an `hf://` source.
-        dtype: "fp32", the one that there is.
+        dtype: one of `DTYPES`. With "bf16" the model is rounded after it was loaded in float32; an
+            adapter around it is float32, as peft makes it.
         seed: of the random weights of a function's model, and of an adapter's.
         adapter: the job's LoRA section, or None.
 
     Raises:
         CaptureError: the source is not there, is not a causal LM, or cannot be loaded safely.
     """
-    if dtype != "fp32":
-        raise CaptureError(f"model.dtype: '{dtype}' is not supported yet; expected fp32")
+    if dtype not in DTYPES:
+        raise CaptureError(f"model.dtype: '{dtype}'; expected one of {', '.join(DTYPES)}")
     torch.manual_seed(seed)
     if source.startswith(HUB_PREFIX):
         loaded = _from_folder(_downloaded(source.removeprefix(HUB_PREFIX), revision), source)
@@ -90,11 +98,14 @@ def load_model(
         loaded = LoadedModel(model=build_model(source, base_dir), tokenizer=None, hf_dir=None)
     else:
         loaded = _from_folder((base_dir / source).resolve(), source)
+    if dtype == "bf16":
+        masters = masters_of(loaded.model) if adapter is None else {}
+        to_bfloat16(loaded.model)
+        loaded = replace(loaded, masters=masters)
     if adapter is None:
         return loaded
     torch.manual_seed(seed)
-    model = apply_adapter(loaded.model, adapter)
-    return LoadedModel(model=model, tokenizer=loaded.tokenizer, hf_dir=loaded.hf_dir)
+    return replace(loaded, model=apply_adapter(loaded.model, adapter))
 
 
 def _from_folder(folder: Path, source: str) -> LoadedModel:

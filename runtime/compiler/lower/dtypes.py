@@ -2,8 +2,8 @@
 
 Accelerators compute in 32 bits, so torch's int64 becomes int32 (token ids, positions, counts and
 masks all fit; sizes are static). A constant that does not fit is an error, except int64's own
-extremes, which code uses as "no limit" and which become int32's. float64 and complex numbers have
-no form on the targets, and are refused.
+extremes, which code uses as "no limit" and which become int32's. float64 has no form on the targets,
+and is refused. complex64 (rotary embeddings as rotations of complex numbers) is XLA's own.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _RUN_DTYPES = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(jnp.bfloat16),
     "float32": np.dtype(np.float32),
+    "complex64": np.dtype(np.complex64),
 }
 _HALVES = (np.dtype(np.float16), np.dtype(jnp.bfloat16))
 
@@ -44,7 +45,7 @@ def run_dtype(name: str) -> np.dtype:
     """Give the dtype that stands for a torch dtype in a compiled program.
 
     Raises:
-        LoweringError: the dtype has no form on any target (float64, complex).
+        LoweringError: the dtype has no form on any target (float64, complex128).
     """
     if name not in _RUN_DTYPES:
         allowed = ", ".join(_RUN_DTYPES)
@@ -79,15 +80,15 @@ def floating(x: Array) -> Array:
 
 def is_integral(x: Array) -> bool:
     """Say whether the values are integers or bools."""
-    return not jnp.issubdtype(x.dtype, jnp.floating)
+    return not jnp.issubdtype(x.dtype, jnp.inexact)
 
 
 def promote(*values: Array | Scalar) -> list[Array]:
     """Give the operands of an elementwise op in the dtype in which torch computes it.
 
     Torch lets tensors with dimensions decide before those without, and these before Python numbers;
-    the later ones count only where their kind (bool, integer, float) is a higher one. Integers that
-    are cast to a narrower dtype wrap around.
+    the later ones count only where their kind (bool, integer, float, complex) is a higher one.
+    Integers that are cast to a narrower dtype wrap around.
     """
     arrays = [x for x in values if isinstance(x, Array)]
     result = _join(x.dtype for x in arrays if x.ndim)
@@ -108,10 +109,16 @@ def _combine(higher: Any, lower: Any) -> Any:
     """Join a dtype with one that counts only by its kind (torch's `combine_categories`)."""
     if higher is None or lower is None:
         return lower if higher is None else higher
-    if jnp.issubdtype(higher, jnp.floating):
-        return higher
-    is_higher_kind = higher == jnp.bool_ or jnp.issubdtype(lower, jnp.floating)
-    return jnp.promote_types(higher, lower) if is_higher_kind else higher
+    return jnp.promote_types(higher, lower) if _kind(lower) > _kind(higher) else higher
+
+
+def _kind(dtype: Any) -> int:
+    """Give the rank of a dtype's kind: bool, integer, float, complex."""
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return 3
+    if jnp.issubdtype(dtype, jnp.floating):
+        return 2
+    return 0 if dtype == jnp.bool_ else 1
 
 
 def _number_dtype(value: Scalar) -> Any:

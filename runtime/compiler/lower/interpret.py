@@ -8,15 +8,27 @@ an array where a tuple was meant, stops with the op's name instead of compiling 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 import runtime.compiler.lower.ops  # noqa: F401 (registers every lowering)
-from runtime.compiler.graph import DType, Graph, Input, Node, Ref, TensorType, Value
+from runtime.compiler.graph import (
+    Affine,
+    DType,
+    Graph,
+    Input,
+    Node,
+    Ref,
+    Scan,
+    TensorType,
+    Value,
+)
 from runtime.compiler.lower.dtypes import has_run_dtype, run_dtype, run_integer
+from runtime.compiler.lower.dynamic import dynamic_lowering
 from runtime.compiler.lower.registry import Lowering, find_lowering
 from runtime.spec import LoweringError, LumaError
 
@@ -24,6 +36,9 @@ LoweredGraph: TypeAlias = Callable[[Sequence[Any]], list[jax.Array]]
 
 # One device and one layout: what torch says about them has no meaning in a compiled program.
 _PLACEMENT = frozenset({"device", "layout", "memory_format", "non_blocking", "pin_memory"})
+
+# The name of the iteration's number in a scan's body, whose other names start with a letter.
+_ITERATION = "#"
 
 
 def lower_graph(graph: Graph, target: str) -> LoweredGraph:
@@ -46,8 +61,7 @@ def lower_graph(graph: Graph, target: str) -> LoweredGraph:
 
     def run(flat: Sequence[Any]) -> list[jax.Array]:
         env: dict[str, Any] = _bind(graph.inputs, flat)
-        for node in graph.nodes:
-            env[node.name] = _run_node(node, lowerings[node.op], env)
+        _run_nodes(graph.nodes, lowerings, env)
         return [env[ref.name] for _, ref in graph.outputs]
 
     return run
@@ -60,7 +74,7 @@ def _find_lowerings(graph: Graph, target: str) -> dict[str, Lowering]:
     for item in graph.inputs:
         if not has_run_dtype(item.type.dtype):
             problems[f"input '{item.target}' is {item.type.dtype}, which cannot be lowered"] = None
-    for node in graph.nodes:
+    for node in _every_op(graph.nodes):
         where = f"in module '{node.module}'" if node.module else "outside any module"
         lowering = find_lowering(node.op, target)
         if lowering is None:
@@ -74,6 +88,15 @@ def _find_lowerings(graph: Graph, target: str) -> dict[str, Lowering]:
         remedy = "change the model there, or add the op: docs/how-to/add-an-op.md"
         raise LoweringError(message, remedy=remedy)
     return found
+
+
+def _every_op(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Give the nodes that have a lowering: a scan's are those of its body."""
+    for node in nodes:
+        if isinstance(node, Scan):
+            yield from _every_op(node.body.nodes)
+        else:
+            yield node
 
 
 def _types(node: Node) -> list[TensorType]:
@@ -98,6 +121,35 @@ def _bind(inputs: tuple[Input, ...], flat: Sequence[Any]) -> dict[str, Any]:
     return {item.name: jnp.asarray(value) for item, value in zip(inputs, flat, strict=True)}
 
 
+def _run_nodes(
+    nodes: Iterable[Node], lowerings: Mapping[str, Lowering], env: dict[str, Any]
+) -> None:
+    """Add every node's result to the environment."""
+    for node in nodes:
+        if isinstance(node, Scan):
+            env[node.name] = _run_scan(node, lowerings, env)
+        else:
+            env[node.name] = _run_node(node, dynamic_lowering(node) or lowerings[node.op], env)
+
+
+def _run_scan(
+    node: Scan, lowerings: Mapping[str, Lowering], env: Mapping[str, Any]
+) -> tuple[jax.Array, ...]:
+    """Trace the body once: the carries after the last iteration, then every stacked value."""
+    body = node.body
+    first, invariants = (_resolve(value, env) for value in node.args)
+    shared = dict(zip(body.invariants, invariants, strict=True))
+
+    def iteration(carries: tuple[jax.Array, ...], index: jax.Array) -> tuple[Any, Any]:
+        inner = {**shared, **dict(zip(body.carries, carries, strict=True)), _ITERATION: index}
+        _run_nodes(body.nodes, lowerings, inner)
+        return tuple(inner[r.name] for r in body.following), [inner[r.name] for r in body.stacked]
+
+    numbers = jnp.arange(node.length, dtype=jnp.int32)
+    carries, stacked = lax.scan(iteration, first, numbers)
+    return _as_recorded((*carries, *stacked), node.out)
+
+
 def _run_node(node: Node, lowering: Lowering, env: Mapping[str, Any]) -> Any:
     """Call a node's lowering, and give its result with torch's dtypes after checking shapes."""
     try:
@@ -120,6 +172,8 @@ def _resolve(value: Value, env: Mapping[str, Any]) -> Any:
         return env[value.name]
     if isinstance(value, DType):
         return run_dtype(value.name)
+    if isinstance(value, Affine):
+        return value.start + value.step * env[_ITERATION]
     if isinstance(value, tuple):
         return tuple(_resolve(item, env) for item in value)
     if isinstance(value, int) and not isinstance(value, bool):

@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from runtime.agent.checkpoint import load_checkpoint, write_checkpoint
+from runtime.agent.checkpoint_layout import state_dtype
 from runtime.agent.state import initial_state
 from runtime.spec import CheckpointError
 
@@ -69,9 +70,9 @@ def logits(model: torch.nn.Module) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("max_file_bytes", [2_000_000_000, 6_000], ids=["one-file", "index"])
-@pytest.mark.parametrize("written_dtype", ["bfloat16", None])
+@pytest.mark.parametrize("source_dtype", ["bfloat16", None])
 def test_from_pretrained_loads_a_checkpoint(
-    tmp_path: Path, kind: str, max_file_bytes: int, written_dtype: str | None
+    tmp_path: Path, kind: str, max_file_bytes: int, source_dtype: str | None
 ) -> None:
     torch.manual_seed(1)
     model = MODELS[kind]()
@@ -79,8 +80,9 @@ def test_from_pretrained_loads_a_checkpoint(
     model.save_pretrained(files)
     config = json.loads((files / "config.json").read_text())
     # A config that says bfloat16 would have transformers round the float32 weights.
-    config["torch_dtype"] = written_dtype
+    config["torch_dtype"] = source_dtype
     (files / "config.json").write_text(json.dumps(config))
+    state_dtype(files, "float32")
     (files / "tokenizer_config.json").write_text("{}")
     info = write_checkpoint(
         tmp_path / "checkpoints",
@@ -98,6 +100,26 @@ def test_from_pretrained_loads_a_checkpoint(
     assert (info.path / "tokenizer_config.json").read_text() == "{}"
     assert (info.path / "generation_config.json").exists()
     assert load_checkpoint(info).hash() == info.state_hash
+
+
+def test_a_bfloat16_job_loads_as_it_computes_and_keeps_its_masters(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model = llama(tied=False)
+    model.save_pretrained(tmp_path / "model")
+    state_dtype(tmp_path / "model", "bfloat16")
+    info = write_checkpoint(
+        tmp_path / "checkpoints",
+        initial_state(params_of(model), n_blocks=3),
+        job_digest=JOB,
+        model_files=tmp_path / "model",
+        durable=False,
+    )
+    as_computed = AutoModelForCausalLM.from_pretrained(info.path)
+    assert as_computed.dtype == torch.bfloat16
+    masters = AutoModelForCausalLM.from_pretrained(info.path, dtype=torch.float32)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(masters.get_parameter(name), parameter)
+        assert torch.equal(as_computed.get_parameter(name), parameter.bfloat16())
 
 
 def test_frozen_parameters_travel_with_the_weights(tmp_path: Path) -> None:
@@ -208,6 +230,5 @@ def test_weights_and_hidden_files_of_the_model_folder_are_not_copied(tmp_path: P
 
 def test_a_config_that_is_no_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
-    state = initial_state({"w": np.ones(2, np.float32)}, n_blocks=1)
-    with pytest.raises(CheckpointError, match=r"config\.json: not JSON"):
-        write_checkpoint(tmp_path / "c", state, job_digest=JOB, model_files=tmp_path)
+    with pytest.raises(CheckpointError, match=r"config\.json: its dtype cannot be set"):
+        state_dtype(tmp_path, "float32")

@@ -28,8 +28,8 @@ import sys
 import jax, jax.numpy as jnp
 from runtime.artifact.cpu_class import cpu_class
 from runtime.artifact.program import BlockTable, TargetPayload, TensorSpec
-from runtime.compiler.build import compile_program
 from runtime.compiler.programs import FlatProgram
+from runtime.compiler.targets.pjrt import compile_pjrt
 
 def function(x, weight, unused):
     hidden = jax.nn.softmax(x @ weight, axis=1)
@@ -39,11 +39,11 @@ def spec(role, name, *shape):
     return TensorSpec(role=role, name=name, shape=shape, dtype="float32")
 
 n = int(sys.argv[1])
-program = compile_program(FlatProgram(
+program = compile_pjrt(FlatProgram(
     name="forward", function=function, donated=(0,),
     inputs=(spec("param", "x", n, n), spec("param", "w", n, n), spec("buffer", "u", 2)),
     outputs=(spec("param", "x", n, n), spec("grad_norm", "")),
-), jax.local_devices()[0], lambda stage, seconds: None)
+), jax.local_devices()[:1], lambda stage, seconds: None)
 cpu = cpu_class(program.executable)
 payload = TargetPayload(
     target="cpu", programs={"forward": program}, blocks=BlockTable(block_size=4096, rows=()),

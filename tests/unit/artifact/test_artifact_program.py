@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.artifact import BlockTable, Program, TargetPayload, TensorSpec
-from runtime.artifact.program import DTYPES, ROLES
+from runtime.artifact.program import DTYPES, ROLES, Partitions
 from runtime.spec import ArtifactError
 
 SPECS = st.builds(
@@ -26,18 +26,34 @@ COSTS = st.floats(0, 1e20, allow_nan=False)
 
 
 @st.composite
+def splits(draw, chips: int, tensors: tuple[TensorSpec, ...]) -> tuple[int | None, ...]:
+    """Draw an axis that the chips divide for each tensor, or none."""
+    fitting = [[i for i, n in enumerate(spec.shape) if n % chips == 0] for spec in tensors]
+    return tuple(draw(st.sampled_from([None, *axes])) for axes in fitting)
+
+
+@st.composite
 def programs(draw, name: str) -> Program:
-    inputs = draw(SIGNATURES)
+    inputs, outputs, partitions = draw(SIGNATURES), draw(SIGNATURES), None
+    if draw(st.booleans()):
+        chips = draw(st.integers(2, 8))
+        partitions = Partitions(
+            chips=chips,
+            inputs=draw(splits(chips, inputs)),
+            outputs=draw(splits(chips, outputs)),
+        )
     donated = draw(st.sets(st.integers(0, len(inputs) - 1))) if inputs else set()
     return Program(
         name=name,
         inputs=inputs,
-        outputs=draw(SIGNATURES),
+        outputs=outputs,
         donated=tuple(sorted(donated)),
         executable=draw(st.binary(max_size=200)),
         peak_memory_bytes=draw(st.integers(0, 1 << 40)),
         flops=draw(COSTS),
         bytes_moved=draw(COSTS),
+        form=draw(st.sampled_from(["pjrt", "vmfb", "neff"])),
+        partitions=partitions,
     )
 
 
@@ -55,6 +71,7 @@ def payloads(draw) -> TargetPayload:
         cpu_name=draw(st.text(max_size=20)),
         cpu_features=tuple(draw(st.lists(st.text(max_size=10), max_size=5))),
         scrubbed=draw(st.booleans()),
+        plain_forms=tuple(draw(st.lists(st.text(max_size=10), max_size=3))),
     )
 
 
@@ -84,10 +101,16 @@ def edited(payload: TargetPayload, edit) -> bytes:
     return cbor2.dumps(plain, canonical=True)
 
 
+def split(chips, inputs, outputs):
+    """Give the edit that cuts the program's tensors along these axes."""
+    partitions = {"chips": chips, "inputs": inputs, "outputs": outputs}
+    return lambda p: p["programs"]["forward"].update(partitions=partitions)
+
+
 @pytest.mark.parametrize(
     ("edit", "match"),
     [
-        (lambda p: p.update(schema="luma/payload/2"), r"payload\.schema"),
+        (lambda p: p.update(schema="luma/payload/1"), r"payload\.schema"),
         (lambda p: p.update(more=1), r"payload\.more: unknown field"),
         (lambda p: p.pop("scrubbed"), r"payload\.scrubbed: missing"),
         (lambda p: p.update(scrubbed=1), r"payload\.scrubbed"),
@@ -126,6 +149,16 @@ def edited(payload: TargetPayload, edit) -> bytes:
             ),
             "same role and name",
         ),
+        (lambda p: p.update(plain_forms=["luma.attention", 1]), r"plain_forms\[1\]"),
+        (lambda p: p["programs"]["forward"].pop("form"), r"forward\.form: missing"),
+        (lambda p: p["programs"]["forward"].update(form="pickle"), r"forward\.form: 'pickle'"),
+        (split(1, [None, None], [None]), r"partitions\.chips"),
+        (split(2, [0], [None]), r"partitions\.inputs: 1 is not allowed; expected 2 axes"),
+        (split(2, [0, 2], [None]), r"partitions\.inputs: 2"),
+        (split(2, [-1, 0], [None]), r"partitions\.inputs: -1"),
+        (split(4, [0, 0], [None]), r"partitions\.inputs: 0 .* an axis of \[2, 4\] that 4 chips"),
+        (split(2, [0, 0], [True]), r"partitions\.outputs"),
+        (lambda p: p["programs"]["forward"].update(partitions=[]), "partitions"),
         (lambda p: p["blocks"]["rows"].append(["model.a", 1, 1]), r"rows\[1\]"),
         (lambda p: p["blocks"]["rows"].append(["model.z", 5, 1]), "first_block"),
         (lambda p: p["blocks"].update(block_size=0), "block_size"),
@@ -146,6 +179,15 @@ def test_constructors_refuse_what_a_reader_refuses():
         TensorSpec(role="param", name="w", shape=(1,), dtype="float8")
     with pytest.raises(ArtifactError, match="first_block"):
         BlockTable(block_size=4096, rows=(("a", 0, 2), ("b", 3, 1)))
+
+
+def test_an_axis_that_the_chips_divide_is_taken(payload):
+    plain = cbor2.loads(payload.to_bytes())
+    split(2, [1, 0], [None])(plain)
+    read = TargetPayload.from_bytes(cbor2.dumps(plain, canonical=True)).programs["forward"]
+    assert read.partitions == Partitions(chips=2, inputs=(1, 0), outputs=(None,))
+    assert read.chips == 2
+    assert payload.programs["forward"].chips == 1
 
 
 def test_number_of_blocks():

@@ -263,7 +263,15 @@ def test_verification_tells_the_level_that_was_reached(bench):
     assert label(plain, trusted_signer=None) == "none (claims L0: no trusted signer was given)"
     assert label(sealed, trusted_signer=None, key=key).startswith("none (claims L1")
     report = verify_artifact(sealed, trusted_signer=trusted, key=key, scan_leaks=True).to_json()
-    assert report["leaks"]["cpu"]["tensor_names"] == 2
+    assert report["leaks"] == {"tensor_name": 4}
+    assert report["leaks_by_target"] == {"cpu": {"tensor_name": 2}, "tpu": {"tensor_name": 2}}
+    assert report["leak_examples"][0] == {
+        "target": "cpu",
+        "program": "forward",
+        "kind": "tensor_name",
+        "count": 2,
+        "examples": ["model.w", "input_ids"],
+    }
     assert verify_artifact(sealed, trusted_signer=trusted, scan_leaks=True).leaks is None
 
 

@@ -285,7 +285,7 @@ def test_other_envelopes(sample, change):
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({"schema": "luma/manifest/2"}, r"manifest\.schema"),
+        ({"schema": "luma/manifest/1"}, r"manifest\.schema"),
         ({"level": "L2"}, r"manifest\.level: 'L2'"),
         ({"level": "L3"}, r"manifest\.level: 'L3'"),
         ({"graph_digest": "A" * 64}, r"manifest\.graph_digest"),

@@ -166,5 +166,5 @@ def test_a_hub_s_name_and_revision_reach_the_hub(folder, tmp_path, monkeypatch):
 
 
 def test_other_dtypes_are_refused(folder):
-    with pytest.raises(CaptureError, match="'bf16' is not supported yet; expected fp32"):
-        load_model("model", folder.parent, dtype="bf16")
+    with pytest.raises(CaptureError, match="'fp8'; expected one of fp32, bf16"):
+        load_model("model", folder.parent, dtype="fp8")

@@ -20,7 +20,7 @@ from runtime.agent.executable import load_program
 from runtime.artifact.leaks import SCRUBBED_KINDS, leaks
 from runtime.compiler import GraphPackage, compile_package
 from runtime.compiler.cache import CompileCache
-from runtime.compiler.graph import Graph, Node, Ref
+from runtime.compiler.graph import Graph, Node, Ref, TensorType
 from runtime.compiler.service import CompileResult
 from runtime.spec import ArtifactError, CompileError, LoweringError
 
@@ -196,6 +196,28 @@ def test_a_kill_in_a_compile_leaves_no_entry_and_no_lock(
     assert compile_square(square_package, folder)[0].cached
 
 
+def test_a_compile_ends_with_the_process_that_asked_for_it(
+    square_package: GraphPackage, tmp_path: Path
+) -> None:
+    source = tmp_path / "square.graph"
+    source.write_bytes(square_package.to_bytes())
+    parent = subprocess.Popen(
+        [sys.executable, "-c", COMPILE, str(source), str(tmp_path / "cache")],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(runtime.__file__).parents[1])},
+    )
+    assert parent.stdout is not None
+    parent.stdout.readline()
+    (worker,) = psutil.Process(parent.pid).children()
+    worker.suspend()  # so that it cannot end by itself before its parent has
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    worker.resume()
+    worker.wait(timeout=60)
+    assert entries(tmp_path / "cache") == []
+
+
 def test_a_writer_that_died_before_the_rename_leaves_nothing_that_is_read(tmp_path: Path) -> None:
     cache = CompileCache(tmp_path, KEY)
     stale = tmp_path / ".abc.12345"
@@ -219,8 +241,10 @@ def test_what_cannot_be_lowered_is_named_by_the_parent(
     square_package: GraphPackage, tmp_path: Path
 ) -> None:
     graph = square_package.graphs["grad"]
-    odd = Node("odd", "aten.no_such_op.default", (Ref("b2"),), {}, graph.nodes[0].out, "layers.7")
-    broken = Graph(graph.inputs, (*graph.nodes, odd), graph.outputs)
+    scalar = TensorType((), "float32")
+    odd = Node("odd", "aten.no_such_op.default", (Ref("loss"),), {}, scalar, "layers.7")
+    outputs = (("loss_sum", Ref("odd")), *graph.outputs[1:])
+    broken = Graph(graph.inputs, (*graph.nodes, odd), outputs)
     package = dataclasses.replace(square_package, graphs={"grad": broken})
     with pytest.raises(LoweringError, match=r"aten\.no_such_op\.default.*layers\.7") as caught:
         compile_square(package, tmp_path)
@@ -248,7 +272,7 @@ def test_a_child_that_dies_gives_an_error_not_an_entry(
     assert entries(tmp_path) == []
 
 
-@pytest.mark.parametrize("target", ["gpu", "", "cuda-sm90x8"])
+@pytest.mark.parametrize("target", ["gpu", "", "cuda-sm75", "gpux8"])
 def test_an_unknown_target_is_refused_with_the_list(
     square_package: GraphPackage, tmp_path: Path, target: str
 ) -> None:

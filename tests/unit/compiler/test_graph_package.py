@@ -120,13 +120,14 @@ def altered(**changes):
     ("changes", "message"),
     [
         ({"format": "other"}, "this reader takes luma/graph"),
-        ({"version": 2}, "version 1"),
+        ({"version": 3}, "version 2"),
         ({"extra": 1}, "keys"),
         ({"packing": 1}, "true or false"),
         ({"seq_len": -1}, "an integer from 0"),
         ({"seq_len": True}, "an integer from 0"),
         ({"config_digest": "x" * 2000}, "1024 characters"),
         ({"graphs": []}, "a map"),
+        ({"checkpointing": "some"}, "none or layer"),
     ],
 )
 def test_wrong_fields_are_named(changes, message):

@@ -166,7 +166,7 @@ def run_array(tensor: torch.Tensor) -> np.ndarray:
     """Give a torch tensor's values in the dtype that compiled programs hold them in."""
     if tensor.dtype == torch.bfloat16:
         return tensor.float().numpy().astype(jnp.bfloat16)
-    array = tensor.detach().numpy()
+    array = tensor.detach().resolve_conj().numpy()
     return array.astype(np.int32) if array.dtype == np.int64 else array
 
 
@@ -179,7 +179,7 @@ def assert_same(actual: Any, expected: torch.Tensor, *, rtol: float, atol: float
         want, got = want.astype(np.float32), got.astype(np.float32)
         rtol = max(rtol, 2e-2 if expected.dtype == torch.bfloat16 else 2e-3)
         atol = max(atol, 1e-6)
-    if expected.dtype.is_floating_point:
+    if expected.dtype.is_floating_point or expected.dtype.is_complex:
         np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
     else:
         np.testing.assert_array_equal(got, want)

@@ -16,7 +16,14 @@ from tests.unit.lower.cases.create import UNCOMPARED
 from tests.unit.lower.support import lowered
 
 # Their own tests compare them with their references: tests/unit/kernels.
-_KERNELS = {"luma.attention.default", "luma.attention_backward.default", "luma.dropout.default"}
+_KERNELS = {
+    "luma.attention.default",
+    "luma.attention_backward.default",
+    "luma.barrier.default",
+    "luma.dropout.default",
+    "luma.grouped_mm.default",
+    "luma.grouped_outer.default",
+}
 
 
 def _cased() -> set[str]:

@@ -12,7 +12,7 @@ from runtime.spec import JobFileError, JobSpec, LumaError, SpecError, commented_
 TEN_MISTAKES = """\
 schema: luma/v1
 nam: tiny
-model: {source: ./model, dtype: bf16}
+model: {source: ./model, dtype: fp16}
 compile: {seal: L2, targets: [cpu, gpu]}
 train:
   steps: 10
@@ -86,8 +86,9 @@ def test_a_file_with_many_mistakes_reports_each_with_line_and_field(problems):
         ("name: 12", "12 has the wrong type; expected text; put it in quotes"),
         ("name: a/b", "'a/b' is no name"),
         ("schema: luma/v2", "'luma/v2' is not allowed; expected luma/v1"),
-        ("model: {source: ./m, dtype: bf16}", "'bf16' is not available in this version"),
-        ("model: {source: ./m, dtype: fp8}", "'fp8' is not allowed; expected fp32"),
+        ("model: {source: ./m, dtype: fp16}", "'fp16' is not available in this version"),
+        ("model: {source: ./m, dtype: fp8}", "'fp8' is not allowed; expected fp32, bf16"),
+        ("model: {source: ./m, dtype: null}", "null is not allowed; expected fp32, bf16"),
         ("model: {source: build.py}", "is a file without a function"),
         ("model: {source: s3://b/m}", "has a scheme that is not available"),
         ("model: {source: ./m, revision: main}", "only an hf:// source has revisions"),
@@ -127,6 +128,14 @@ def test_messages_name_the_value_and_what_is_allowed(problems, line, message):
 def test_two_lengths_are_refused_and_named(problems, text):
     error = problems(commented_job_yaml().replace("steps: 100", f"steps: 100\n  {text}"))
     assert "exactly one of steps, tokens and epochs, found steps and" in error.message
+
+
+@pytest.mark.parametrize(("word", "shown"), [("true", "true"), ("full", "'full'"), ("1", "1")])
+def test_checkpointing_is_by_layer_or_not_at_all(problems, word, shown):
+    text = commented_job_yaml().replace("checkpointing: none", f"checkpointing: {word}")
+    error = problems(text)
+    assert [problem.field for problem in error.problems] == ["train.checkpointing"]
+    assert f"{shown} is not allowed; expected none, layer" in error.message
 
 
 def test_no_length_is_refused(problems):

@@ -89,6 +89,8 @@ def test_the_digest_ignores_the_fleet_and_follows_the_training(write):
         "train.steps": 11,
         "train.micro_batch": 1,
         "train.headroom": 2,
+        "train.checkpointing": "layer",
+        "model.dtype": "bf16",
         "train.optimizer.lr": 2e-3,
         "model.source": "./other",
         "data.packing": True,

@@ -57,6 +57,12 @@ def to_copy(x: Array, *, dtype: Any = None) -> Array:
     return x if dtype is None else x.astype(dtype)
 
 
+@op("aten.copy.default")
+def copy(x: Array, source: Array) -> Array:
+    """Give the source's values in x's shape and dtype."""
+    return jnp.broadcast_to(source.astype(x.dtype), x.shape)
+
+
 @op("aten.add.Tensor", "aten.add.Scalar")
 def add(x: Array, y: Array | Scalar, alpha: Scalar = 1) -> Array:
     """Give x + alpha * y."""

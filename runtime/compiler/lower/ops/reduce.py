@@ -159,15 +159,15 @@ def logsumexp(x: Array, dims: Dims, keepdim: bool = False) -> Array:
 
 @op("aten.cumsum.default")
 def cumsum(x: Array, dim: int, *, dtype: Any = None) -> Array:
-    """Give running sums along a dimension; integers and bools add in int32."""
-    x = _accumulating(x, dtype)
+    """Give running sums along a dimension; integers and bools add in int32, halves in float32."""
+    x = widen(_accumulating(x, dtype))
     return jnp.cumsum(x, dim) if x.ndim else x
 
 
 @op("aten.cumprod.default")
 def cumprod(x: Array, dim: int, *, dtype: Any = None) -> Array:
-    """Give running products along a dimension."""
-    x = _accumulating(x, dtype)
+    """Give running products along a dimension, of half precision in float32."""
+    x = widen(_accumulating(x, dtype))
     return jnp.cumprod(x, dim) if x.ndim else x
 
 

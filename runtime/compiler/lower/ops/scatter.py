@@ -1,4 +1,8 @@
-"""Writing elements by place; every op gives a new tensor, and x stays."""
+"""Writing elements by place; every op gives a new tensor, and x stays.
+
+Where places repeat, half precision is added in float32: a token that stands in a batch a thousand
+times would else stop counting after the first few hundred, each of its gradients rounded away.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
+from runtime.compiler.lower.dtypes import widen
 from runtime.compiler.lower.ops.index import axis_slice, full_index
 from runtime.compiler.lower.registry import op
 from runtime.spec import LoweringError
@@ -57,6 +62,7 @@ def scatter(x: Array, dim: int, index: Array, source: Any) -> Array:
 @op("aten.scatter_add.default")
 def scatter_add(x: Array, dim: int, index: Array, source: Array) -> Array:
     """Add source[i, j, k] to x[..., index[i, j, k], ...]; repeated places add up."""
+    x = widen(x)
     return _along(x, dim, index).add(_source(x, index, source))
 
 
@@ -89,6 +95,7 @@ def index_put(
     Raises:
         LoweringError: a mask comes with several values or with other indices.
     """
+    x = widen(x) if accumulate else x
     values = values.astype(x.dtype)
     first = indices[0]
     if first is not None and first.dtype == jnp.bool_ and len(indices) == 1:
@@ -110,7 +117,8 @@ def _put_by_mask(x: Array, mask: Array, values: Array, accumulate: bool) -> Arra
 def index_add(x: Array, dim: int, index: Array, source: Array, *, alpha: float = 1) -> Array:
     """Add slices of the source at places of one dimension; repeated places add up."""
     place = (slice(None),) * (dim % x.ndim) + (jnp.atleast_1d(index),)
-    return x.at[place].add((source * alpha).astype(x.dtype))
+    x = widen(x)
+    return x.at[place].add(source.astype(x.dtype) * alpha)
 
 
 @op("aten.embedding_dense_backward.default")
@@ -123,10 +131,10 @@ def embedding_dense_backward(
     number of look-ups.
     """
     flat = indices.reshape(-1)
-    rows = grad.reshape(flat.shape[0], grad.shape[-1])
+    rows = widen(grad).reshape(flat.shape[0], grad.shape[-1])
     kept = flat != padding_idx
     if scale_grad_by_freq:
         counts = jnp.zeros(num_weights, jnp.int32).at[flat].add(1)
         rows = rows / counts[flat][:, None].astype(rows.dtype)
     rows = jnp.where(kept[:, None], rows, jnp.zeros((), rows.dtype))
-    return jnp.zeros((num_weights, grad.shape[-1]), grad.dtype).at[flat].add(rows)
+    return jnp.zeros((num_weights, grad.shape[-1]), rows.dtype).at[flat].add(rows)

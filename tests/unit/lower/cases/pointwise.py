@@ -76,6 +76,14 @@ def _cast(d: Draw) -> Any:
     return (x,), {"dtype": target}
 
 
+def _copy(d: Draw) -> Any:
+    shape, source = d.pick(((2, 3), (2, 3)), ((2, 3), (3,)), ((2, 3), ()), ((0, 3), (1, 3)))
+    (x,), dtype = _cast(d)
+    source = d.tensor(source, x.dtype, edges=False)
+    source = source.abs() if dtype["dtype"] == torch.uint8 and x.dtype not in BOOL else source
+    return (torch.zeros(shape, dtype=dtype["dtype"]), source), {}
+
+
 def _clamp(d: Draw) -> Any:
     x = d.tensor(d.shape(), *FLOATS, *INTS)
     return (x, d.pick(None, -1, 0.5), d.pick(-2, 1, 1.5)), {}
@@ -127,6 +135,7 @@ CASES = [
         for name in ("alias", "clone", "detach", "lift_fresh_copy")
     ),
     Case("aten._to_copy.default", _cast),
+    Case("aten.copy.default", _copy),
     Case("aten.add.Tensor", _scaled(_binary(*_NUMBERS)), rtol=1e-6, atol=_TINY),
     Case("aten.add.Scalar", _scaled(_scalar(*_NUMBERS, values=(2, 3))), rtol=1e-6, atol=_TINY),
     Case("aten.sub.Tensor", _scaled(_binary(*_NUMBERS)), rtol=1e-6, atol=_TINY),

@@ -1,0 +1,93 @@
+"""Google TPU: libtpu compiles from the name of a topology, without a TPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from typing import TYPE_CHECKING
+
+from runtime.compiler.targets.target import (
+    COMMON_ENVIRONMENT,
+    Report,
+    Requirement,
+    Target,
+    no_island,
+    versions_of,
+)
+
+if TYPE_CHECKING:
+    from runtime.artifact.program import Program
+    from runtime.compiler.programs import FlatProgram
+
+_PLUGIN = "libtpu"
+
+# Chips are joined to a torus of two or three dimensions; the smallest one has four chips, of which
+# a target of one chip uses the first.
+_FLAT = {4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8"}
+_SOLID = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4"}
+_TORUS = {"tpu-v4": _SOLID, "tpu-v5e": _FLAT, "tpu-v5p": _SOLID, "tpu-v6e": _FLAT}
+
+
+class TpuBackEnd:
+    """Compiles for TPU chips, or for a slice of them."""
+
+    family = "tpu"
+
+    def targets(self) -> tuple[Target, ...]:
+        """Give a target for each generation."""
+        # A lock file left by a killed process would stop this one.
+        environment = {**COMMON_ENVIRONMENT, "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+        return tuple(
+            Target(
+                name=name,
+                family=self.family,
+                chip=name,
+                environment=environment,
+                topology=_topology(name, 4),
+            )
+            for name in _TORUS
+        )
+
+    def island(self, target: Target, chips: int) -> Target:
+        """Give the target of a slice.
+
+        Raises:
+            CompileError: there is no slice of so many chips.
+        """
+        torus = _TORUS[target.chip]
+        if chips not in torus:
+            raise no_island(target, chips, ", ".join(map(str, torus)))
+        return dataclasses.replace(
+            target,
+            name=f"{target.name}x{chips}",
+            chips=chips,
+            topology=_topology(target.chip, chips),
+        )
+
+    def missing(self, target: Target) -> Requirement | None:  # noqa: ARG002 (the protocol's)
+        """Give libtpu where it is not installed."""
+        if importlib.util.find_spec(_PLUGIN) is not None:
+            return None
+        return Requirement(package=_PLUGIN, remedy="install luma's extra: pip install 'luma[tpu]'")
+
+    def versions(self) -> dict[str, str]:
+        """Give the versions that decide the bytes."""
+        return versions_of("jax", "jaxlib", "libtpu")
+
+    def compile(self, flat: FlatProgram, target: Target, report: Report) -> Program:
+        """Compile without a TPU; see `BackEnd.compile`."""
+        from jax.experimental import topologies
+
+        from runtime.compiler.targets.pjrt import compile_pjrt
+
+        topology = topologies.get_topology_desc(platform="tpu", topology_name=target.topology)
+        return compile_pjrt(flat, topology.devices[: target.chips], report)
+
+    def scrub(self, program: Program) -> tuple[Program, bool]:
+        """Give the program as it is: no TPU executable is rewritten yet."""
+        return program, False
+
+
+def _topology(chip: str, chips: int) -> str:
+    """Give libtpu's name of a slice, such as "v5e:2x2"."""
+    return f"{chip.removeprefix('tpu-')}:{_TORUS[chip][chips]}"

@@ -1,0 +1,176 @@
+"""What a compiled job takes on one chip of its target, and how long a step will be.
+
+All figures come from the compiled programs alone, so they are known before anything is rented.
+
+Memory: the larger of `grad` beside the resident moments and `apply` beside the frozen arrays and
+buffers. Time: a roofline (Williams et al. 2009) for each program, the larger of its arithmetic at
+the chip's peak lowered by an efficiency, and its traffic at the memory bandwidth lowered by one;
+`grad` runs once a micro-shard, `apply` once a step. Exchange between chips and islands is not in
+it: the catalogue holds no figure of a chip's own links.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from runtime.artifact.program import Program, TargetPayload, TensorSpec
+from runtime.plan.chips import Chip, Precision
+
+__all__ = ["Estimate", "Memory", "estimate", "memory_of", "tensor_bytes"]
+
+_BANDWIDTH_EFFICIENCY = 0.8
+"""Share of the memory bandwidth that streaming programs reach."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What takes the memory of one chip while it trains, bytes.
+
+    Attributes:
+        state: parameters and both moments.
+        sums: the integer gradient sums, before and after a micro-shard.
+        frozen: frozen parameters and buffers.
+        activations: all else that `grad` needs: activations, gradients, the batch, the code.
+        apply: what the optimizer step takes in all.
+        stated: whether the compiler stated what `grad` needs; else the arrays alone are counted,
+            which is the least that it can be.
+    """
+
+    state: int
+    sums: int
+    frozen: int
+    activations: int
+    apply: int
+    stated: bool
+
+    @property
+    def fixed(self) -> int:
+        """What is there while `grad` runs, whatever the batch."""
+        return self.state + self.sums + self.frozen
+
+    @property
+    def peak(self) -> int:
+        """The most at any time."""
+        return max(self.fixed + self.activations, self.apply)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a step costs on one chip of a target when one island computes all of it.
+
+    Attributes:
+        target: the target.
+        chips: chips of the island.
+        memory: what takes the memory of one chip.
+        flops: floating-point operations of one chip in a step.
+        bytes_moved: bytes that one chip reads and writes in a step.
+        chip: the kind of chip that the time is for; None where none is known.
+        predicted_step_s: seconds of a step; None where the chip's or the programs' figures are
+            not known.
+    """
+
+    target: str
+    chips: int
+    memory: Memory
+    flops: float
+    bytes_moved: float
+    chip: str | None
+    predicted_step_s: float | None
+
+
+def estimate(
+    payload: TargetPayload,
+    chip: Chip | None,
+    *,
+    micro_shards: int,
+    precision: Precision = "fp32",
+) -> Estimate:
+    """Estimate a compiled job on one kind of chip.
+
+    Args:
+        payload: the compiled programs.
+        chip: what it would run on; None where nothing is known of it.
+        micro_shards: M of the job.
+        precision: what matrix products are computed in.
+    """
+    grad, update = payload.programs["grad"], payload.programs["apply"]
+    seconds = None
+    if chip is not None:
+        parts = [_seconds(program, chip, precision) for program in (grad, update)]
+        if parts[0] is not None and parts[1] is not None:
+            seconds = micro_shards * parts[0] + parts[1]
+    return Estimate(
+        target=payload.target,
+        chips=grad.chips,
+        memory=memory_of(payload),
+        flops=micro_shards * grad.flops + update.flops,
+        bytes_moved=micro_shards * grad.bytes_moved + update.bytes_moved,
+        chip=None if chip is None else chip.name,
+        predicted_step_s=seconds,
+    )
+
+
+def memory_of(payload: TargetPayload) -> Memory:
+    """Give what takes the memory of one chip while it trains."""
+    grad, update = payload.programs["grad"], payload.programs["apply"]
+    params, sums = _held(grad, "param"), 2 * _held(grad, "grad_sum")
+    frozen = _held(grad, "frozen", "buffer")
+    return Memory(
+        state=params + _held(update, "moment1", "moment2"),
+        sums=sums,
+        frozen=frozen,
+        activations=max(0, _peak(grad) - params - frozen - sums),
+        apply=_peak(update) + frozen,
+        stated=grad.peak_memory_bytes > 0,
+    )
+
+
+def tensor_bytes(spec: TensorSpec) -> int:
+    """Give the size of a whole array."""
+    sizes = {"bool": 1, "bfloat16": 2}
+    digits = "".join(c for c in spec.dtype if c.isdigit())
+    return math.prod(spec.shape) * sizes.get(spec.dtype, int(digits or 8) // 8)
+
+
+def _held(program: Program, *roles: str) -> int:
+    """Give the bytes that one chip holds of the inputs with these roles."""
+    sizes = zip(program.inputs, _arrays(program)[0], strict=True)
+    return sum(size for spec, size in sizes if spec.role in roles)
+
+
+def _peak(program: Program) -> int:
+    """Give the memory of a call on one chip: what the compiler states, else the arrays alone."""
+    # Arguments and results are there at once, whatever a compiler states; a taken-over one once.
+    given, results = _arrays(program)
+    taken_over = sum(given[i] for i in program.donated)
+    return max(program.peak_memory_bytes, sum(given) + sum(results) - taken_over)
+
+
+def _arrays(program: Program) -> tuple[list[int], list[int]]:
+    """Give the bytes that one chip holds of each argument and of each result."""
+    split = program.partitions
+    none = (None,) * max(len(program.inputs), len(program.outputs))
+    sides = (
+        (program.inputs, split.inputs if split else none),
+        (program.outputs, split.outputs if split else none),
+    )
+    given, results = (
+        [
+            tensor_bytes(spec) // (1 if axis is None else program.chips)
+            for spec, axis in zip(tensors, axes, strict=False)
+        ]
+        for tensors, axes in sides
+    )
+    return given, results
+
+
+def _seconds(program: Program, chip: Chip, precision: Precision) -> float | None:
+    """Give the time of one call on a chip, None where a figure is not known."""
+    peak = chip.flops_per_s[precision]
+    if peak is None or chip.bytes_per_s is None or not (program.flops or program.bytes_moved):
+        return None
+    given, results = _arrays(program)
+    moved = sum(given) + sum(results) if chip.cached else program.bytes_moved
+    arithmetic = program.flops / (peak * chip.efficiency)
+    return max(arithmetic, moved / (chip.bytes_per_s * _BANDWIDTH_EFFICIENCY))

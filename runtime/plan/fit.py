@@ -1,0 +1,204 @@
+"""Whether a compiled job fits into a chip's memory, and if not, what would make it fit.
+
+Judged from the compiled programs and the catalogue, so that nothing is rented for a job that cannot
+run. The ways out carry numbers, which follow from what takes the memory: activations grow with the
+micro-batch and shrink with checkpointing; parameters, moments and gradient sums are divided among
+the chips of an island; LoRA trains few parameters, so the rest needs neither moments nor sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runtime.artifact.program import TargetPayload
+from runtime.plan.chips import Chip
+from runtime.plan.estimate import Memory, memory_of
+from runtime.spec import CapacityError
+
+__all__ = ["Fit", "Shape", "check_chip", "judge"]
+
+_USABLE = 0.95
+"""Part of a chip's memory that programs may take: drivers and fragmentation need the rest."""
+
+_CHECKPOINTED = 0.3
+"""Part of the activations that stays when each layer's are computed again in the backward pass: the
+layers' inputs and one layer whole. A rough figure, since it depends on the number of layers; the
+compiler states the true one."""
+
+_LORA_SHARE = 0.01
+"""Trained parameters of a LoRA adapter over the model's: 0.2 to 1 % at ranks 8 to 32."""
+
+_ISLANDS = {"cuda": (2, 4, 8), "tpu": (4, 8, 16, 32)}
+"""Sizes of islands that one program can cover, by family; more chips of a host CPU add no memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What of a job decides its memory and can be changed.
+
+    Attributes:
+        micro_batch: sequences of a micro-shard.
+        checkpointing: whether activations are computed again already.
+        adapter: whether only a LoRA adapter is trained already.
+    """
+
+    micro_batch: int
+    checkpointing: bool = False
+    adapter: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Whether a job fits one kind of chip.
+
+    Attributes:
+        target: the target.
+        chip: the chip's name.
+        needed_bytes: peak memory of one chip.
+        memory_bytes: memory of the chip.
+        fits: whether it fits, with a twentieth kept free.
+        stated: whether the compiler stated its memory; else `needed_bytes` is the least that it
+            can be, and only a job that does not fit is judged for certain.
+        ways: what would make it fit, each with its number; empty where it fits, or nothing would.
+    """
+
+    target: str
+    chip: str
+    needed_bytes: int
+    memory_bytes: int
+    fits: bool
+    stated: bool
+    ways: tuple[str, ...]
+
+    def text(self) -> str:
+        """Say it in one line."""
+        verdict = "does not fit" if not self.fits else "fits" if self.stated else "may fit"
+        least = "" if self.stated else "at least "
+        sizes = f"needs {least}{_gib(self.needed_bytes)} of {_gib(self.memory_bytes)}"
+        return f"{self.target} on {self.chip}: {verdict}, {sizes} a chip"
+
+
+def judge(payload: TargetPayload, chip: Chip, shape: Shape) -> Fit:
+    """Judge a compiled job against a chip's memory.
+
+    Args:
+        payload: the compiled programs.
+        chip: the chip.
+        shape: the job's settings that decide its memory.
+    """
+    memory, limit = memory_of(payload), _USABLE * chip.memory_bytes
+    fits = memory.peak <= limit
+    return Fit(
+        target=payload.target,
+        chip=chip.name,
+        needed_bytes=memory.peak,
+        memory_bytes=chip.memory_bytes,
+        fits=fits,
+        stated=memory.stated,
+        ways=() if fits else _ways(payload, memory, shape, limit),
+    )
+
+
+def check_chip(fit: Fit) -> None:
+    """Refuse a job that does not fit.
+
+    Raises:
+        CapacityError: it does not; the remedy lists what would make it fit.
+    """
+    if not fit.fits:
+        remedy = "; or ".join(fit.ways) or "use a chip with more memory, or a smaller model"
+        raise CapacityError(fit.text(), remedy=remedy)
+
+
+def _ways(payload: TargetPayload, memory: Memory, shape: Shape, limit: float) -> tuple[str, ...]:
+    """Give the single changes that would make a job fit; where none does, all of them together."""
+    chips = payload.programs["grad"].chips
+    found = [
+        _smaller_batch(memory, shape, chips, limit),
+        _checkpointing(memory, shape, limit),
+        _more_chips(payload, memory, shape, limit),
+        _lora(memory, shape, limit),
+    ]
+    single = tuple(way for way in found if way is not None)
+    together = () if single else (_together(payload, memory, shape, limit),)
+    return single or tuple(way for way in together if way is not None)
+
+
+def _smaller_batch(memory: Memory, shape: Shape, chips: int, limit: float) -> str | None:
+    """Find the largest micro-batch that fits: activations grow with it."""
+    each = memory.activations / shape.micro_batch
+    if each <= 0 or max(memory.fixed, memory.apply) >= limit:
+        return None
+    size = min(shape.micro_batch - 1, int((limit - memory.fixed) / each))
+    size -= size % _divided(shape.micro_batch, chips)  # else no chip could drop its part of it
+    if size < 1:
+        return None
+    return f"train.micro_batch: {size} (needs about {_gib(memory.fixed + size * each)})"
+
+
+def _checkpointing(memory: Memory, shape: Shape, limit: float) -> str | None:
+    """See whether computing activations again is enough."""
+    needed = max(memory.fixed + _CHECKPOINTED * memory.activations, memory.apply)
+    if shape.checkpointing or needed > limit:
+        return None
+    return f"train.checkpointing: layer (needs about {_gib(needed)})"
+
+
+def _more_chips(payload: TargetPayload, memory: Memory, shape: Shape, limit: float) -> str | None:
+    """Find the smallest island that fits; the batch is cut where its sequences can be dealt out."""
+    chips = payload.programs["grad"].chips
+    for name, count in _larger_islands(payload):
+        share = _divided(shape.micro_batch, count) / _divided(shape.micro_batch, chips)
+        needed = _held(memory, memory.activations / share, chips / count)
+        if needed <= limit:
+            return f"target {name} (needs about {_gib(needed)} a chip)"
+    return None
+
+
+def _together(payload: TargetPayload, memory: Memory, shape: Shape, limit: float) -> str | None:
+    """See whether checkpointing, one sequence a chip and a larger island are enough together."""
+    chips = payload.programs["grad"].chips
+    sequences = shape.micro_batch / _divided(shape.micro_batch, chips)
+    kept = 1.0 if shape.checkpointing else _CHECKPOINTED
+    for name, count in _larger_islands(payload):
+        needed = _held(memory, kept * memory.activations / sequences, chips / count)
+        if needed <= limit:
+            return (
+                f"target {name} with train.micro_batch: {count} and train.checkpointing: layer "
+                f"(needs about {_gib(needed)} a chip)"
+            )
+    return None
+
+
+def _larger_islands(payload: TargetPayload) -> list[tuple[str, int]]:
+    """Give the larger islands of a payload's chips and their numbers of chips, smallest first."""
+    chips = payload.programs["grad"].chips
+    single = payload.target.removesuffix(f"x{chips}")
+    sizes = _ISLANDS.get(single.partition("-")[0], ())
+    return [(f"{single}x{n}", n) for n in sizes if n > chips and n % chips == 0]
+
+
+def _held(memory: Memory, activations: float, part: float) -> float:
+    """Give the bytes that a chip needs which holds a part of what the chips now hold."""
+    return max(part * memory.fixed + activations, part * memory.apply)
+
+
+def _divided(micro_batch: int, chips: int) -> int:
+    """Give the parts that a micro-batch is cut into on an island."""
+    return 1 if micro_batch % chips else chips
+
+
+def _lora(memory: Memory, shape: Shape, limit: float) -> str | None:
+    """See whether an adapter is enough: the model's parameters are then frozen."""
+    if shape.adapter:
+        return None
+    params = memory.state // 3
+    trained = _LORA_SHARE * params
+    needed = memory.frozen + params + memory.activations + 5 * trained
+    if needed > limit:
+        return None
+    return f"an adapter (LoRA; needs about {_gib(needed)})"
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 0.1 * 2**30 else f"{size / 2**20:.1f} MiB"
