@@ -53,7 +53,7 @@ _SIZES: dict[str, int] = {
         *("num_key_value_heads", "num_kv_heads", "swa_num_key_value_heads"),
         *("num_global_key_value_heads", "linear_num_key_heads"),
     ),
-    **_same(4, "linear_num_value_heads", "index_n_heads", "indexer_n_heads"),
+    **_same(4, "linear_num_value_heads", "indexer_n_heads"),
     **_same(
         _HIDDEN,
         *("hidden_size", "d_model", "n_embd", "emb_dim", "word_embed_proj_dim", "embedding_size"),
@@ -96,6 +96,9 @@ _SIZES: dict[str, int] = {
         "top_k_experts",
         "zero_expert_num",
     ),
+    # Scores are sums of rectified heads: with few heads many are exactly 0, and torch leaves open
+    # which of equal scores a top-k takes.
+    **_same(16, "index_n_heads"),
     **_same(2, "num_codebooks"),
     **_same(
         1, "n_group", "num_expert_group", "topk_group", "n_shared_experts", "num_shared_experts"
@@ -118,7 +121,7 @@ _SIZES: dict[str, int] = {
     **_same(128, "mamba_d_ssm"),
     **_same(8, "mamba_n_heads", "mamba_num_heads", "n_mamba_heads"),
     **_same(1, "n_groups", "mamba_n_groups", "mamba_ngroups"),
-    **_same(16, "mamba_chunk_size", "chunk_size", "block_size", "keep_window_size"),
+    **_same(16, "mamba_chunk_size", "chunk_size", "block_size"),
     # Shorter than the sequence, so that a window, a chunk or a selection counts.
     **_same(
         16,

@@ -61,7 +61,7 @@ def vocabulary(model: nn.Module) -> int:
     """
     base = base_model(model)
     embedding = _input_embedding(base)
-    if embedding is None:
+    if not hasattr(embedding, "num_embeddings"):  # none, or a list of them
         embedding = next((m for m in base.modules() if isinstance(m, nn.Embedding)), None)
     size = getattr(embedding, "num_embeddings", None)
     if not isinstance(size, int):

@@ -23,6 +23,8 @@ from runtime.coordinator.log import LOG_FILE, Commit, CommitLog
 from runtime.spec import JobSpec
 
 STEPS = 20
+LONG = 120
+"""Steps of the job that is killed twice: a step takes 10 ms, and a fault may be ten steps late."""
 SHARDS, MICRO_BATCH = 4, 2
 SEED = 3
 MODELS = Path(__file__).parent / "models.py"
@@ -65,6 +67,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "packed": job("./model.py:qwen3"),
     "unpacked": job("./model.py:qwen3", data={"packing": False}),
     "dropout": job("./model.py:gpt2", data={"packing": False}),
+    "long": job(
+        "./model.py:gpt2",
+        data={"packing": False},
+        train={"steps": LONG, "checkpoint": {"every": 5, "keep": 6}},
+    ),
     "buffer": job("./model.py:scaled"),
     "lora": job(
         "./base",
@@ -79,8 +86,6 @@ KINDS: dict[str, dict[str, Any]] = {
     ),
     "chat": job("./base", data={"source": "./chat.jsonl", "kind": "chat", "packing": True}),
 }
-for kind in ("dropout",):
-    KINDS[kind]["train"]["checkpoint"] = {"every": 5, "keep": 6}
 
 
 @dataclass(frozen=True)
