@@ -54,6 +54,7 @@ def write_report(found: Mapping[str, Row | None], folder: Path) -> None:
     rows = [row for row in found.values() if row is not None]
     not_run = [name for name, row in found.items() if row is None]
     data = summary(rows) | {"not_run": not_run}
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "coverage.json").write_text(json.dumps(data, indent=1) + "\n")
     (folder / "coverage.md").write_text(markdown(rows, not_run))
 

@@ -132,6 +132,13 @@ _SIZES: dict[str, int] = {
 _RANDOM = ("dropout", "pdrop", "layerdrop", "jitter", "drop_path", "dropout_p", "dropout_prob")
 _TOKEN_ID = ("_token_id", "_token_index", "_index")
 
+_INDEXER = {
+    "indexer_n_heads": 16,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 64,
+    "indexer_budget": 16,
+    "indexer_compress_ratio": 4,
+}
 _NO_LAYER_INPUTS = {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
 _CONSISTENT: dict[str, dict[str, Any]] = {
     "cohere_compass_text": {
@@ -157,6 +164,8 @@ _CONSISTENT: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 3,
     },
     "xmod": {"default_language": "en_XX"},
+    "qwen4_exp": {"text_config": _INDEXER},
+    "qwen4_exp_text": _INDEXER,
     "deepseek_v2": {"num_experts_per_tok": 2},
     "gemma4_assistant": {"text_config": _NO_LAYER_INPUTS},
     "gemma4_unified_assistant": {"text_config": _NO_LAYER_INPUTS},
