@@ -135,7 +135,7 @@ _TOKEN_ID = ("_token_id", "_token_index", "_index")
 _INDEXER = {
     "indexer_n_heads": 16,
     "indexer_kv_heads": 1,
-    "indexer_head_dim": 64,
+    "indexer_head_dim": 256,
     "indexer_budget": 16,
     "indexer_compress_ratio": 4,
 }
