@@ -10,7 +10,7 @@ import pytest
 
 from runtime.cli import main
 from runtime.compiler.graph import Graph, GraphPackage, Input, Node, Ref, TensorType
-from runtime.run import prepare
+from runtime.run import build, prepare
 
 JOB = """\
 schema: luma/v1
@@ -58,6 +58,9 @@ def captured(monkeypatch: pytest.MonkeyPatch, op: str) -> None:
         folder.graph_file.write_bytes(package(op).to_bytes())
         return {"capture": {"text": "captured"}}
 
+    # Loaded before the replacement: a module that takes the function's name while it is replaced
+    # would keep the replacement for the rest of the process.
+    assert build.prepare is prepare.prepare
     monkeypatch.setattr(prepare, "prepare", stage)
 
 
