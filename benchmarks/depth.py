@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.context import Context
 from benchmarks.result import Goal, Result
-from benchmarks.shapes import DEPTHS, LAYERS
+from benchmarks.shapes import LAYERS
 
 _GOAL = Goal(limit=1.2)
 _WHAT = ("capture", "compile", "compile_peak_bytes")
@@ -28,7 +28,6 @@ def _measure_depth(context: Context, name: str) -> dict[str, float]:
     context.say(f"depth: {name}, cold")
     folder = context.work / f"depth-{name}"
     folder.mkdir(exist_ok=True)
-    assert name in DEPTHS
     with (
         tempfile.TemporaryDirectory(dir=context.work) as cache,
         context.child("benchmarks.build_program") as child,

@@ -31,9 +31,10 @@ import jaxlib
 import numpy as np
 from jaxlib import _jax, xla_client
 
+from runtime.agent.arguments import check_arguments
 from runtime.agent.island_arrays import joined, spread
 from runtime.artifact.cpu_class import CpuClass, cpu_class, missing_features
-from runtime.artifact.program import Partitions, Program, TensorSpec
+from runtime.artifact.program import Partitions, Program
 from runtime.spec import ArtifactError
 
 __all__ = [
@@ -86,7 +87,7 @@ class LoadedProgram:
 
     def start(self, flat: Flat) -> list[jax.Array]:
         """Run once without waiting; otherwise as `run`."""
-        _check(self.program, flat)
+        check_arguments(self.program, flat)
         if self.program.partitions is not None:
             return self._start_on_chips(flat, self.program.partitions)
         arrays = [device_array(item) if isinstance(item, np.ndarray) else item for item in flat]
@@ -263,22 +264,3 @@ def _check_host(program: Program, host: CpuClass) -> None:
             f"({host.name}) lacks {', '.join(missing)}"
         )
         raise ArtifactError(message, remedy="compile the job again on a host of this class")
-
-
-def _check(program: Program, flat: Flat) -> None:
-    """Compare arguments with the signature."""
-    if len(flat) != len(program.inputs):
-        message = f"program '{program.name}' takes {len(program.inputs)} arrays and got {len(flat)}"
-        raise ArtifactError(message)
-    for index, (spec, item) in enumerate(zip(program.inputs, flat, strict=True)):
-        if tuple(item.shape) != spec.shape or item.dtype.name != spec.dtype:
-            raise ArtifactError(_mismatch(program, index, spec, item))
-
-
-def _mismatch(program: Program, index: int, spec: TensorSpec, item: jax.Array | np.ndarray) -> str:
-    """Word the difference between an argument and its specification."""
-    name = f"{spec.role} '{spec.name}'" if spec.name else spec.role
-    return (
-        f"program '{program.name}': argument {index} ({name}) is {item.dtype}{list(item.shape)}; "
-        f"expected {spec.dtype}{list(spec.shape)}"
-    )

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from runtime.agent.arguments import check_arguments
 from runtime.artifact.program import Program
 from runtime.spec import ArtifactError
 
@@ -120,26 +121,6 @@ def host_view(array: Any) -> np.ndarray:
         array: a result of `run`; the view is valid while it lives and no program takes it over.
     """
     return array.to_host()
-
-
-def check_arguments(program: Program, flat: Flat) -> None:
-    """Compare arguments with a program's signature.
-
-    Raises:
-        ArtifactError: their number, a shape or a dtype differs.
-    """
-    if len(flat) != len(program.inputs):
-        message = f"program '{program.name}' takes {len(program.inputs)} arrays and got {len(flat)}"
-        raise ArtifactError(message)
-    for index, (spec, item) in enumerate(zip(program.inputs, flat, strict=True)):
-        dtype = np.dtype(item.dtype)
-        if tuple(item.shape) != spec.shape or dtype.name != spec.dtype:
-            name = f"{spec.role} '{spec.name}'" if spec.name else spec.role
-            message = (
-                f"program '{program.name}': argument {index} ({name}) is "
-                f"{dtype}{list(item.shape)}; expected {spec.dtype}{list(spec.shape)}"
-            )
-            raise ArtifactError(message)
 
 
 def _import_runtime(program: Program) -> Any:

@@ -27,6 +27,7 @@ from typing import ClassVar
 import ml_dtypes
 import numpy as np
 
+from runtime.agent.arguments import check_arguments
 from runtime.artifact.neff import check_loadable, read_header
 from runtime.artifact.program import Program, TensorSpec
 from runtime.spec import ArtifactError
@@ -223,7 +224,7 @@ class NeuronProgram:
         """
         if not self._open:
             raise ArtifactError(f"program '{self.program.name}' is closed")
-        _check(self.program, flat)
+        check_arguments(self.program, flat)
         inputs, outputs = self._tensors
         for tensor, array in zip(inputs, flat, strict=True):
             source = np.ascontiguousarray(array)
@@ -411,20 +412,6 @@ def _check_signature(
                 f"program '{program.name}': {side}[{index}] of its NEFF is {info.dtype}"
                 f"{list(info.shape)} of {info.size} bytes; its signature says {spec.dtype}"
                 f"{list(spec.shape)} of {size}"
-            )
-            raise ArtifactError(message)
-
-
-def _check(program: Program, flat: Sequence[np.ndarray]) -> None:
-    """Compare arguments with the signature."""
-    if len(flat) != len(program.inputs):
-        message = f"program '{program.name}' takes {len(program.inputs)} arrays and got {len(flat)}"
-        raise ArtifactError(message)
-    for index, (spec, item) in enumerate(zip(program.inputs, flat, strict=True)):
-        if tuple(item.shape) != spec.shape or item.dtype.name != spec.dtype:
-            message = (
-                f"program '{program.name}': argument {index} ({spec.role} '{spec.name}') is "
-                f"{item.dtype}{list(item.shape)}; expected {spec.dtype}{list(spec.shape)}"
             )
             raise ArtifactError(message)
 

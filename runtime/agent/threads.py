@@ -1,15 +1,14 @@
 """The environment that an island's process must be started with, so that its programs run right.
 
 XLA reads its pool's size and flags once, when the process first uses it, so a launcher passes
-them to the child process; setting them later has no effect. This module imports nothing heavy.
+them to the child process; setting them later has no effect. So this
+module must not import jax.
 """
 
 from __future__ import annotations
 
+from runtime.artifact.cpu_class import XLA_ISA_FLAG
 from runtime.spec import RunError
-
-MAX_ISA = "AVX2"
-"""The instruction set that CPU programs are pinned to at compile time and at run time."""
 
 ALLOCATOR = {
     "GLIBC_TUNABLES": "glibc.malloc.mmap_max=0:glibc.malloc.arena_max=1"
@@ -22,8 +21,6 @@ By default glibc gives such a buffer back to the system, which has to clear each
 of a step at 135M (measured). Here the heap keeps it, in huge pages where the system grants them.
 Another C library ignores these.
 """
-
-XLA_FLAGS = f"--xla_cpu_max_isa={MAX_ISA}"
 
 
 def island_environment(threads: int) -> dict[str, str]:
@@ -48,6 +45,6 @@ def island_environment(threads: int) -> dict[str, str]:
         "OMP_NUM_THREADS": count,  # numpy's BLAS, if some code uses it
         "OPENBLAS_NUM_THREADS": count,
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": XLA_FLAGS,
+        "XLA_FLAGS": XLA_ISA_FLAG,
         "TF_CPP_MIN_LOG_LEVEL": "2",  # no banner about CPU features per process
     }

@@ -12,7 +12,11 @@ from dataclasses import dataclass
 
 from runtime.spec.errors import ArtifactError
 
-__all__ = ["CpuClass", "cpu_class", "missing_features"]
+__all__ = ["XLA_ISA_FLAG", "CpuClass", "cpu_class", "missing_features"]
+
+XLA_ISA_FLAG = "--xla_cpu_max_isa=AVX2"
+"""Pins the instruction set of CPU programs, when they are compiled and when they run: every x86
+server of the last ten years has AVX2."""
 
 _FEATURES = re.compile(rb"[+-][a-z0-9][a-z0-9._-]*(?:,[+-][a-z0-9][a-z0-9._-]*){7,}")
 _NAME_BEFORE = re.compile(rb"([a-z][a-z0-9._-]{2,31})[^a-z0-9._-]{1,8}$")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from runtime.artifact.cpu_class import XLA_ISA_FLAG
 from runtime.compiler.targets.target import (
     COMMON_ENVIRONMENT,
     Report,
@@ -18,11 +19,7 @@ if TYPE_CHECKING:
     from runtime.artifact.program import Program
     from runtime.compiler.programs import FlatProgram
 
-CPU_MAX_ISA = "AVX2"
-"""What CPU programs may use: every x86 server of the last ten years has it."""
-
 _MAX_HOST_DEVICES = 16
-_FLAGS = f"--xla_cpu_max_isa={CPU_MAX_ISA}"
 
 
 class CpuBackEnd:
@@ -32,7 +29,7 @@ class CpuBackEnd:
 
     def targets(self) -> tuple[Target, ...]:
         """Give the one target."""
-        environment = {**COMMON_ENVIRONMENT, "XLA_FLAGS": _FLAGS}
+        environment = {**COMMON_ENVIRONMENT, "XLA_FLAGS": XLA_ISA_FLAG}
         return (Target(name="cpu", family="cpu", chip="cpu", environment=environment),)
 
     def island(self, target: Target, chips: int) -> Target:
@@ -43,7 +40,7 @@ class CpuBackEnd:
         """
         if chips > _MAX_HOST_DEVICES:
             raise no_island(target, chips, f"2 to {_MAX_HOST_DEVICES}")
-        flags = f"{_FLAGS} --xla_force_host_platform_device_count={chips}"
+        flags = f"{XLA_ISA_FLAG} --xla_force_host_platform_device_count={chips}"
         return dataclasses.replace(
             target,
             name=f"{target.name}x{chips}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from runtime.compiler.targets.target import (
     Report,
     Requirement,
     Target,
+    missing_module,
     no_island,
     versions_of,
 )
@@ -129,9 +129,7 @@ class CudaBackEnd:
 
     def missing(self, target: Target) -> Requirement | None:  # noqa: ARG002 (the protocol's)
         """Give the plug-in where it is not installed."""
-        if importlib.util.find_spec(_PLUGIN) is not None:
-            return None
-        return Requirement(package=_PLUGIN, remedy="install luma's extra: pip install 'luma[cuda]'")
+        return missing_module(_PLUGIN, _PLUGIN, "cuda")
 
     def versions(self) -> dict[str, str]:
         """Give the versions that decide the bytes."""

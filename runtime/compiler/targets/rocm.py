@@ -21,13 +21,19 @@ states that it allocates in a call, with the arguments and constants.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from runtime.compiler.targets.target import Report, Requirement, Target, no_island, versions_of
+from runtime.compiler.targets.target import (
+    Report,
+    Requirement,
+    Target,
+    missing_module,
+    no_island,
+    versions_of,
+)
 from runtime.spec import CompileError
 
 if TYPE_CHECKING:
@@ -79,15 +85,7 @@ class RocmBackEnd:
 
     def missing(self, target: Target) -> Requirement | None:  # noqa: ARG002 (the protocol's)
         """Give IREE's compiler where it is not installed."""
-        try:
-            found = importlib.util.find_spec(_COMPILER)
-        except ModuleNotFoundError:  # of the parent package `iree`
-            found = None
-        if found is not None:
-            return None
-        return Requirement(
-            package="iree-base-compiler", remedy="install luma's extra: pip install 'luma[amd]'"
-        )
+        return missing_module(_COMPILER, "iree-base-compiler", "amd")
 
     def versions(self) -> dict[str, str]:
         """Give the versions that decide the bytes."""

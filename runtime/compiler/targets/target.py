@@ -10,6 +10,7 @@ loads no compiler: that happens in `compile`, which runs in a process of its own
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -127,6 +128,23 @@ class BackEnd(Protocol):
 
     def scrub(self, program: Program) -> tuple[Program, bool]:
         """Take names, paths and kernel IR out of a program; give it, and whether it is clean."""
+
+
+def missing_module(module: str, package: str, extra: str) -> Requirement | None:
+    """Give the requirement of a compiler that comes as a Python module, None where it is there.
+
+    Args:
+        module: the module's full name; it is looked for, not imported.
+        package: the distribution that holds it.
+        extra: luma's extra that installs it.
+    """
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # of a parent package
+        found = None
+    if found is not None:
+        return None
+    return Requirement(package=package, remedy=f"install luma's extra: pip install 'luma[{extra}]'")
 
 
 def versions_of(*packages: str) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from typing import TYPE_CHECKING
 
 from runtime.compiler.targets.target import (
@@ -11,6 +10,7 @@ from runtime.compiler.targets.target import (
     Report,
     Requirement,
     Target,
+    missing_module,
     no_island,
     versions_of,
 )
@@ -66,9 +66,7 @@ class TpuBackEnd:
 
     def missing(self, target: Target) -> Requirement | None:  # noqa: ARG002 (the protocol's)
         """Give libtpu where it is not installed."""
-        if importlib.util.find_spec(_PLUGIN) is not None:
-            return None
-        return Requirement(package=_PLUGIN, remedy="install luma's extra: pip install 'luma[tpu]'")
+        return missing_module(_PLUGIN, _PLUGIN, "tpu")
 
     def versions(self) -> dict[str, str]:
         """Give the versions that decide the bytes."""

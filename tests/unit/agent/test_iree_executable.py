@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.agent import iree_executable
+from runtime.agent.arguments import check_arguments
 from runtime.agent.iree_executable import CPU_DRIVER, host_view, load
 from runtime.artifact.program import Program, TensorSpec
 from runtime.compiler.targets.iree_compile import iree_compile
@@ -109,12 +109,12 @@ def test_an_argument_that_differs_from_the_signature_is_named(
     given = arguments()
     given[index] = value
     with pytest.raises(ArtifactError, match=words):
-        iree_executable.check_arguments(make(b""), given)
+        check_arguments(make(b""), given)
 
 
 def test_a_wrong_number_of_arguments_is_refused() -> None:
     with pytest.raises(ArtifactError, match="takes 3 arrays and got 2"):
-        iree_executable.check_arguments(make(b""), arguments()[:2])
+        check_arguments(make(b""), arguments()[:2])
 
 
 @needs_iree
