@@ -42,8 +42,8 @@ class Membership(RunState):
 
     def _begin_run(self, step: int, now: float) -> None:
         """Go on from `step` applied steps with every island that has that state."""
-        if step < self.step:
-            self._emit("rewound", from_step=self.step, to_step=step)
+        if step < self.step or (step and self.phase == "load"):
+            self._emit("restored", from_step=self.step, to_step=step)
         self.step, self.attempt = step, 0
         self.reduction = None
         self.board = ShardBoard.fresh(self.plan.micro_shards)

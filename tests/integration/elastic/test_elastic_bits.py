@@ -89,11 +89,11 @@ def test_everything_killed_resumes_from_the_last_durable_step(make_fleet, same_b
     fleet.start_island(2)
     fleet.start_island(3)
     same_bits(fleet)
-    (rewound,) = fleet.events("rewound")
-    assert rewound["to_step"] == 4
-    assert rewound["from_step"] >= 7
+    (restored,) = fleet.events("restored")
+    assert restored["to_step"] == 4
+    assert restored["from_step"] >= 7
     log = CommitLog(fleet.run_dir / LOG_FILE, read_only=True)
-    assert log.recommit_count() == rewound["from_step"] - 4, "each was computed again, same bits"
+    assert log.recommit_count() == restored["from_step"] - 4, "each was computed again, same bits"
 
 
 def test_resume_falls_back_over_a_torn_checkpoint(make_fleet, same_bits) -> None:

@@ -369,6 +369,16 @@ def test_a_restart_does_not_wait_for_the_dead() -> None:
     assert (run.core.phase, run.core.members) == ("run", ["a"])
 
 
+def test_a_checkpoint_of_the_last_commit_is_restored_and_said() -> None:
+    run = Run(log={step: f"h{step}" for step in range(4)})
+    run.hello("a")
+    run.hello("b")
+    for name in "ab":
+        request = run.core.islands[name].request
+        run.take("loaded", name, request=request, step=4, state_hash="s4")
+    assert run.emitted("restored") == [{"from_step": 4, "to_step": 4}]
+
+
 def test_when_all_died_the_run_goes_back_to_the_checkpoint_and_the_log_is_the_judge() -> None:
     run = Run(log={step: f"h{step}" for step in range(4)})
     run.hello("a")
@@ -377,7 +387,7 @@ def test_when_all_died_the_run_goes_back_to_the_checkpoint_and_the_log_is_the_ju
         request = run.core.islands[name].request
         run.take("loaded", name, request=request, step=2, state_hash="s2")
     assert run.core.step == 2
-    assert run.emitted("rewound") == [{"from_step": 4, "to_step": 2}]
+    assert run.emitted("restored") == [{"from_step": 4, "to_step": 2}]
     run.step("a", "b")
     (commit,) = [a.commit for a in run.last if isinstance(a, AppendCommit)]
     assert commit.step == 2, "appended again, so that the log compares the bits"
