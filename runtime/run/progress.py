@@ -129,7 +129,9 @@ _DESCRIPTIONS: dict[str, Callable[[Event], str | None]] = {
         "the coordinator is back and goes on from its log" if e["restart"] else None
     ),
     "redo": lambda e: f"step {e['step']} is redone ({e['reason']})",
-    "restored": lambda e: f"no island was left: going on from the checkpoint of step {e['to_step']}",
+    "restored": lambda e: (
+        f"no island was left: going on from the checkpoint of step {e['to_step']}"
+    ),
     "checkpoint": lambda e: f"checkpoint {e['step']} is durable ({e['seconds']:.1f} s behind)",
     "checkpoint_failed": lambda e: f"checkpoint {e['step']} failed: {e['error']}",
     "failed": lambda e: f"failed: {e['error']}",
