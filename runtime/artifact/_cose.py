@@ -22,7 +22,9 @@ SIGNATURE_BYTES = 96
 OVERHEAD_BYTES = 128
 """More than an envelope adds to its payload: four heads, the protected header, the signature."""
 
-_PROTECTED = b"\xa1\x01\x38\x22"  # {1: -35}: algorithm ES384
+PROTECTED = b"\xa1\x01\x38\x22"
+"""The protected header: {1: -35}, algorithm ES384."""
+
 _HALF = SIGNATURE_BYTES // 2
 
 
@@ -31,7 +33,7 @@ def sign1(payload: bytes, key: ec.EllipticCurvePrivateKey) -> bytes:
     der = key.sign(_to_be_signed(payload), ec.ECDSA(hashes.SHA384()))
     r, s = decode_dss_signature(der)
     signature = r.to_bytes(_HALF, "big") + s.to_bytes(_HALF, "big")
-    return encode([_PROTECTED, {}, payload, signature])
+    return encode([PROTECTED, {}, payload, signature])
 
 
 def split1(envelope: bytes, *, max_bytes: int) -> tuple[bytes, bytes]:
@@ -46,7 +48,7 @@ def split1(envelope: bytes, *, max_bytes: int) -> tuple[bytes, bytes]:
             pass
         case _:
             raise ArtifactError("signature envelope: expected COSE_Sign1, an array of four")
-    if protected != _PROTECTED or unprotected:
+    if protected != PROTECTED or unprotected:
         raise ArtifactError(
             "signature envelope: headers are not allowed; expected exactly {alg: ES384}"
         )
@@ -61,16 +63,23 @@ def check1(payload: bytes, signature: bytes, key: ec.EllipticCurvePublicKey) -> 
     Raises:
         ArtifactError: the signature is not `key`'s over `payload`.
     """
+    if not fits(payload, signature, key):
+        raise ArtifactError(
+            "signature: does not fit the manifest and its signer; the file was changed"
+        )
+
+
+def fits(payload: bytes, signature: bytes, key: ec.EllipticCurvePublicKey) -> bool:
+    """Tell whether `signature` (r then s, 96 bytes) is `key`'s over `payload` in this form."""
     r = int.from_bytes(signature[:_HALF], "big")
     s = int.from_bytes(signature[_HALF:], "big")
     try:
         key.verify(encode_dss_signature(r, s), _to_be_signed(payload), ec.ECDSA(hashes.SHA384()))
-    except InvalidSignature as error:
-        raise ArtifactError(
-            "signature: does not fit the manifest and its signer; the file was changed"
-        ) from error
+    except InvalidSignature:
+        return False
+    return True
 
 
 def _to_be_signed(payload: bytes) -> bytes:
     """Give the Sig_structure of RFC 9052, section 4.4, without external data."""
-    return encode(["Signature1", _PROTECTED, b"", payload])
+    return encode(["Signature1", PROTECTED, b"", payload])

@@ -60,6 +60,21 @@ class ArtifactError(LumaError):
     """A `.luma` file is broken, not trusted, or cannot be opened with the given key."""
 
 
+class AttestationError(ArtifactError):
+    """An attestation document, or what a caller asks of one, is refused.
+
+    Args:
+        message: as `LumaError`.
+        rule: the stable name of the rule that was broken, such as `chain.root`; the attestation
+            package lists them all.
+        remedy: as `LumaError`.
+    """
+
+    def __init__(self, message: str, *, rule: str, remedy: str | None = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.rule = rule
+
+
 class CheckpointError(LumaError):
     """A checkpoint cannot be written, or no whole one can be read."""
 
