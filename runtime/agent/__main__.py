@@ -26,7 +26,7 @@ def main() -> int:
         # Held until this process ends: a launcher waits for it before it touches the folder.
         lock = Fence(options.run / ISLANDS_LOCK, shared=True)
         # XLA reads these once, when jax is first imported; the imports below rely on it.
-        os.environ.update(island_environment(plan.threads_per_island))
+        os.environ.update(island_environment(plan.threads_per_island, plan.target))
         code = asyncio.run(_serve(options.run, options.name, plan))
         del lock
         return code

@@ -1,4 +1,4 @@
-"""What every loader asks of a call's arguments, whatever form its programs have."""
+"""What every loader asks of a program and of a call's arguments, whatever its own form is."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from runtime.artifact.program import Program
+from runtime.artifact.program import Program, ProgramForm
 from runtime.spec import ArtifactError
+
+
+def check_form(program: Program, form: ProgramForm) -> None:
+    """Refuse a program of another loader.
+
+    Raises:
+        ArtifactError: its bytes have another form.
+    """
+    if program.form != form:
+        message = f"program '{program.name}' has the form '{program.form}'; expected '{form}'"
+        raise ArtifactError(message, remedy="load it with the loader of its form")
 
 
 def check_arguments(program: Program, flat: Sequence[Any]) -> None:

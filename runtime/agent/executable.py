@@ -1,9 +1,9 @@
-"""Load compiled programs on a node and run them: the one module that knows PJRT's private names.
+"""Load programs in PJRT's form on a node and run them: CPU, NVIDIA and TPU by one code path.
 
 A program arrives as raw serialized executable bytes with our own signature; nothing is traced,
 compiled or unpickled. The names used here (`deserialize_executable`, `DeviceList`,
-`execute_sharded`, `batched_device_put`) are private to jaxlib 0.10.2, so no other module touches
-them, and a test holds the whole round trip.
+`execute_sharded`) are private to jaxlib 0.10.2, so only this module and `island_arrays` touch them,
+and a test holds the whole round trip. It ran on CPU only: no NVIDIA or TPU chip was at hand.
 
 Loading machine code runs it: only bytes out of a verified artifact may reach `load_program`.
 
@@ -11,8 +11,8 @@ A program of several chips runs on as many devices of this process: for CPU, hos
 was started with. Its arrays lie on them as `Program.partitions` says.
 
 Memory: `device_array` copies into memory that PJRT owns, so a program may take it over (donation)
-and the caller may overwrite the source. `host_view` does not copy: it is valid while its array
-lives, that is until a program takes that over.
+and the caller may overwrite the source. `host_view` copies only what lies in parts on several
+chips; without a copy it is valid while its array lives, that is until a program takes that over.
 
 Threads: fixed when the process starts; see `runtime.agent.threads.island_environment`.
 """
@@ -24,34 +24,37 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import jax
 import jaxlib
 import numpy as np
-from jaxlib import _jax, xla_client
+from jaxlib import _jax
 
-from runtime.agent.arguments import check_arguments
-from runtime.agent.island_arrays import joined, spread
+from runtime.agent import island_arrays
+from runtime.agent.arguments import check_arguments, check_form
+from runtime.agent.island_arrays import Devices
 from runtime.artifact.cpu_class import CpuClass, cpu_class, missing_features
-from runtime.artifact.program import Partitions, Program
+from runtime.artifact.program import Program, TargetPayload
 from runtime.spec import ArtifactError
+from runtime.spec.target_name import TargetName
 
 __all__ = [
     "LoadedProgram",
-    "aligned_zeros",
+    "PjrtLoader",
     "chip_class",
     "device_array",
-    "host_class",
     "host_view",
     "lent_array",
     "load_program",
+    "open_loader",
 ]
 
-_ALIGNMENT = 64
-"""Bytes; PJRT copies host memory that is aligned to less."""
-
 Flat: TypeAlias = Sequence["jax.Array | np.ndarray"]
+Shardings: TypeAlias = tuple[jax.sharding.Sharding, ...]
+
+_PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}
+"""By a target's family, what jax calls a device that runs its programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,8 @@ class LoadedProgram:
 
     program: Program
     _executable: _jax.LoadedExecutable
-    _devices: tuple[jax.Device, ...]
+    _inputs: Shardings
+    _outputs: Shardings
 
     def run(self, flat: Flat) -> list[jax.Array]:
         """Run once and wait until the results are there.
@@ -78,7 +82,8 @@ class LoadedProgram:
             One array per `program.outputs`, in order.
 
         Raises:
-            ArtifactError: the number, a shape or a dtype differs from the signature.
+            ArtifactError: the number, a shape or a dtype differs from the signature, or an array
+                does not lie on the chips as the program needs it.
         """
         results = self.start(flat)
         for array in results:
@@ -88,37 +93,98 @@ class LoadedProgram:
     def start(self, flat: Flat) -> list[jax.Array]:
         """Run once without waiting; otherwise as `run`."""
         check_arguments(self.program, flat)
-        if self.program.partitions is not None:
-            return self._start_on_chips(flat, self.program.partitions)
-        arrays = [device_array(item) if isinstance(item, np.ndarray) else item for item in flat]
-        results = self._executable.execute_sharded(arrays)
-        return [parts[0] for parts in results.disassemble_into_single_device_arrays()]
+        arrays = [
+            self.device_array(index, item)
+            if isinstance(item, np.ndarray)
+            else self._in_place(index, item)
+            for index, item in enumerate(flat)
+        ]
+        results = self._executable.execute_sharded(arrays).disassemble_into_single_device_arrays()
+        if self.program.partitions is None:
+            return [parts[0] for parts in results]
+        outputs = zip(results, self.program.outputs, self._outputs, strict=True)
+        return [island_arrays.joined(parts, spec.shape, place) for parts, spec, place in outputs]
 
-    def _on_chips(self, index: int, item: jax.Array | np.ndarray, axis: int | None) -> jax.Array:
-        """Give an argument on the chips; an array that is there already lies as a result does."""
-        if isinstance(item, np.ndarray):
-            return spread(item, axis, self._devices)
-        if len(item.sharding.device_set) != len(self._devices):
+    def device_array(self, index: int, array: np.ndarray) -> jax.Array:
+        """Copy a host array into memory of the device or chips, as an input lies there.
+
+        Args:
+            index: the input that it is for.
+            array: of the input's shape and dtype.
+        """
+        return island_arrays.put(array, self._inputs[index], copy=True)
+
+    def lent_array(self, index: int, array: np.ndarray) -> jax.Array:
+        """Let the program read host memory where it lies; see `lent_array` of this module.
+
+        Args:
+            index: the input that it is for, not one that is taken over.
+            array: of the input's shape and dtype.
+        """
+        return island_arrays.put(array, self._inputs[index], copy=False)
+
+    def _in_place(self, index: int, item: jax.Array) -> jax.Array:
+        """Give an array that is on the chips already, if it lies there as the program needs it."""
+        wanted = self._inputs[index]
+        there = self.program.partitions is None or item.sharding == wanted
+        if not there and not item.sharding.is_equivalent_to(wanted, item.ndim):
             message = (
                 f"program '{self.program.name}': argument {index} lies on "
-                f"{len(item.sharding.device_set)} chips; expected {len(self._devices)}"
+                f"{len(item.sharding.device_set)} chips as {item.sharding}; expected {wanted}"
             )
             raise ArtifactError(message, remedy="give it as a numpy array")
         return item
 
-    def _start_on_chips(self, flat: Flat, partitions: Partitions) -> list[jax.Array]:
-        """Run once on all chips of the island, without waiting."""
-        arrays = [
-            self._on_chips(index, item, axis)
-            for index, (item, axis) in enumerate(zip(flat, partitions.inputs, strict=True))
-        ]
-        results = self._executable.execute_sharded(arrays).disassemble_into_single_device_arrays()
-        return [
-            joined(parts, spec.shape, axis, self._devices)
-            for parts, spec, axis in zip(
-                results, self.program.outputs, partitions.outputs, strict=True
-            )
-        ]
+
+class PjrtLoader:
+    """Loads a target's programs onto this process's devices.
+
+    Args:
+        target: the target's name.
+
+    Raises:
+        ArtifactError: this process has no device of the target's kind, or too few.
+    """
+
+    def __init__(self, target: str) -> None:
+        name = TargetName.parse(target)
+        wanted = _PLATFORMS.get(name.family)
+        try:
+            devices = jax.local_devices()
+        except RuntimeError as error:  # jax was told to take a platform that does not start
+            raise _no_device(name, str(error).splitlines()[0][:200]) from error
+        if devices[0].platform != wanted:
+            raise _no_device(name, f"this process has {len(devices)} x '{devices[0].platform}'")
+        if len(devices) < name.chips:
+            message = f"it runs on {name.chips} chips, this process has {len(devices)}"
+            remedy = "start the island where that many chips are, or compile for fewer"
+            raise ArtifactError(message, remedy=remedy)
+
+    def load(self, program: Program) -> LoadedProgram:
+        """Load a program; see `load_program`."""
+        return load_program(program)
+
+    def host_view(self, array: jax.Array) -> np.ndarray:
+        """Give an array's values; see `host_view` of this module."""
+        return host_view(array)
+
+    def chip_class(self, payload: TargetPayload) -> str:
+        """Name what must be equal on two islands for equal bits."""
+        return chip_class(payload.target, payload.cpu_name)
+
+
+def open_loader(target: str) -> PjrtLoader:
+    """Give the loader of this form; see `runtime.agent.loaders`."""
+    return PjrtLoader(target)
+
+
+def _no_device(name: TargetName, found: str) -> ArtifactError:
+    """Give the error for a node without the target's kind of device."""
+    extra = "" if name.family == "cpu" else f", with luma's extra '{name.family}' installed there"
+    return ArtifactError(
+        f"it needs a device of the kind '{_PLATFORMS.get(name.family, name.family)}': {found}",
+        remedy=f"run it on a node with the chip '{name.chip}'{extra}",
+    )
 
 
 def load_program(program: Program, *, host: CpuClass | None = None) -> LoadedProgram:
@@ -145,18 +211,29 @@ def load_program(program: Program, *, host: CpuClass | None = None) -> LoadedPro
         raise ArtifactError(
             message, remedy=f"compile it with jaxlib {jaxlib.__version__}"
         ) from error
-    return LoadedProgram(program=program, _executable=executable, _devices=devices)
+    inputs, outputs = _places(program, devices)
+    return LoadedProgram(program=program, _executable=executable, _inputs=inputs, _outputs=outputs)
 
 
-def _devices_for(program: Program) -> tuple[jax.Device, ...]:
+def _places(program: Program, devices: Devices) -> tuple[Shardings, Shardings]:
+    """Give where a program's inputs and outputs lie on its devices."""
+    split = program.partitions
+    if split is None:
+        here = _here()
+        return (here,) * len(program.inputs), (here,) * len(program.outputs)
+    return (
+        island_arrays.shardings(program.inputs, split.inputs, split, devices),
+        island_arrays.shardings(program.outputs, split.outputs, split, devices),
+    )
+
+
+def _devices_for(program: Program) -> Devices:
     """Give the devices that a program runs on.
 
     Raises:
         ArtifactError: it is no PJRT program, or this process has too few devices.
     """
-    if program.form != "pjrt":
-        message = f"program '{program.name}': its form is '{program.form}'; expected 'pjrt'"
-        raise ArtifactError(message, remedy="load it with the loader of its form")
+    check_form(program, "pjrt")
     devices = tuple(jax.local_devices())
     if len(devices) < program.chips:
         message = (
@@ -168,8 +245,14 @@ def _devices_for(program: Program) -> tuple[jax.Device, ...]:
 
 
 def device() -> jax.Device:
-    """Give the one device of this process."""
+    """Give the first device of this process: the one that programs of one chip run on."""
     return jax.local_devices()[0]
+
+
+@functools.cache
+def _here() -> jax.sharding.Sharding:
+    """Give jax's word for "on that device"."""
+    return jax.sharding.SingleDeviceSharding(device())
 
 
 def device_array(array: np.ndarray) -> jax.Array:
@@ -178,9 +261,7 @@ def device_array(array: np.ndarray) -> jax.Array:
     Args:
         array: any shape; its dtype must be one that programs take (no 64-bit types).
     """
-    # jax.device_put would alias 64-byte aligned numpy memory, even with may_alias=False
-    # (jax 0.10.2): a later write by the host would change the array, and donation would copy.
-    return _put(array, copy=True)
+    return island_arrays.put(array, _here(), copy=True)
 
 
 def lent_array(array: np.ndarray) -> jax.Array:
@@ -192,34 +273,14 @@ def lent_array(array: np.ndarray) -> jax.Array:
     Args:
         array: contiguous, from `aligned_zeros` or a view of it; other memory is copied.
     """
-    return _put(array, copy=False)
-
-
-def aligned_zeros(count: int, dtype: type[np.generic]) -> np.ndarray:
-    """Give `count` zeros in one axis that `lent_array` need not copy; untouched, they take no room.
-
-    Args:
-        count: elements.
-        dtype: their type.
-    """
-    size = count * np.dtype(dtype).itemsize
-    raw = np.zeros(size + _ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % _ALIGNMENT
-    return raw[start : start + size].view(dtype)
-
-
-def _put(array: np.ndarray, *, copy: bool) -> jax.Array:
-    source = np.ascontiguousarray(array).reshape(array.shape)
-    aval = jax.core.ShapedArray(source.shape, source.dtype)
-    sharding = jax.sharding.SingleDeviceSharding(device())
-    put = xla_client.batched_device_put(
-        aval, sharding, [source], [device()], committed=True, force_copy=copy
-    )
-    return cast("jax.Array", put)
+    return island_arrays.put(array, _here(), copy=False)
 
 
 def host_view(array: jax.Array) -> np.ndarray:
-    """Give a read-only numpy view of an array, without a copy on CPU, after waiting for it."""
+    """Give a read-only numpy view of an array after waiting for it.
+
+    On a CPU an array that is whole in one place is not copied; one in parts is gathered.
+    """
     return np.asarray(array)
 
 

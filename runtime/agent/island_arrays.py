@@ -1,52 +1,101 @@
-"""Arrays over the chips of one process's island: cut as a program's partitions say, and back.
+"""Arrays on the chips of one process's island: cut as a program's partitions say, and back.
 
-An array is held as equal parts along one axis, chip i holding part i, or whole by every chip.
+Private names of jaxlib: `batched_device_put`, which alone says whether it copies.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from typing import cast
 
 import jax
 import numpy as np
+from jaxlib import xla_client
 
-__all__ = ["joined", "spread"]
+from runtime.artifact.partitions import Cut, Partitions
+from runtime.artifact.program import TensorSpec
 
-_AXIS = "chips"
+__all__ = ["Devices", "joined", "put", "shardings"]
+
+Devices = tuple[jax.Device, ...]
 
 
-def spread(array: np.ndarray, axis: int | None, devices: Sequence[jax.Device]) -> jax.Array:
-    """Copy a host array to the chips.
+def shardings(
+    tensors: Sequence[TensorSpec], cuts: Sequence[Cut], partitions: Partitions, devices: Devices
+) -> tuple[jax.sharding.Sharding, ...]:
+    """Give jax's words for where the arrays of one side of a program lie.
 
     Args:
-        array: any shape; its size along `axis` is a multiple of the number of chips.
-        axis: the axis that it is cut along; None gives every chip all of it.
-        devices: the chips, in order.
+        tensors: the program's inputs, or its outputs.
+        cuts: their cuts, out of `partitions`.
+        partitions: of the program.
+        devices: the chips, in the order of the mesh.
     """
-    count = len(devices)
-    parts = [array] * count if axis is None else np.split(array, count, axis)
-    # Each part is a copy of its own: jax may go on reading host memory where it lies.
-    held = [
-        jax.device_put(part.copy(), device) for part, device in zip(parts, devices, strict=True)
+    return tuple(
+        _sharding(devices, partitions.mesh, partitions.axes_of(len(spec.shape), cut))
+        for spec, cut in zip(tensors, cuts, strict=True)
+    )
+
+
+@functools.cache
+def _sharding(
+    devices: Devices, mesh: tuple[tuple[str, int], ...], axes: tuple[tuple[str, ...], ...]
+) -> jax.sharding.NamedSharding:
+    """Give one object for equal cuts, so that comparing two of them costs nothing."""
+    grid = np.array(devices).reshape([size for _, size in mesh])
+    named = jax.sharding.Mesh(grid, tuple(name for name, _ in mesh))
+    return jax.sharding.NamedSharding(
+        named, jax.sharding.PartitionSpec(*(names or None for names in axes))
+    )
+
+
+def put(array: np.ndarray, sharding: jax.sharding.Sharding, *, copy: bool) -> jax.Array:
+    """Bring a host array to the chips, each its part.
+
+    Args:
+        array: any shape; its dtype must be one that programs take (no 64-bit types).
+        sharding: which part goes to which chip.
+        copy: whether the chips own the memory afterwards. Without, a chip on the host reads a
+            contiguous, 64-byte aligned part where it lies.
+    """
+    places = sharding.addressable_devices_indices_map(array.shape)
+    shape = sharding.shard_shape(array.shape)
+    # Part by part: of a partly replicated array at once, a forced copy fails (jaxlib 0.10.2).
+    parts = [
+        _put_part(array[index or ()], shape, device, copy=copy) for device, index in places.items()
     ]
-    return joined(held, array.shape, axis, devices)
+    return parts[0] if len(parts) == 1 else joined(parts, array.shape, sharding)
+
+
+def _put_part(
+    part: np.ndarray, shape: tuple[int, ...], device: jax.Device, *, copy: bool
+) -> jax.Array:
+    """Bring one chip's part to it."""
+    source = np.ascontiguousarray(part).reshape(shape)  # ascontiguousarray makes one axis of none
+    aval = jax.core.ShapedArray(source.shape, source.dtype)
+    # jax.device_put would alias 64-byte aligned numpy memory, even with may_alias=False
+    # (jax 0.10.2): a later write by the host would change the array, and donation would copy.
+    held = xla_client.batched_device_put(
+        aval, _whole(device), [source], [device], committed=True, force_copy=copy
+    )
+    return cast("jax.Array", held)
+
+
+@functools.cache
+def _whole(device: jax.Device) -> jax.sharding.Sharding:
+    """Give jax's word for "all of it on this device"."""
+    return jax.sharding.SingleDeviceSharding(device)
 
 
 def joined(
-    parts: Sequence[jax.Array],
-    shape: tuple[int, ...],
-    axis: int | None,
-    devices: Sequence[jax.Device],
+    parts: Sequence[jax.Array], shape: tuple[int, ...], sharding: jax.sharding.Sharding
 ) -> jax.Array:
     """Give the array that parts on the chips make up, without moving them.
 
     Args:
-        parts: one a chip, in order.
+        parts: one a chip, in the order of the mesh.
         shape: of the whole array.
-        axis: the axis that it is cut along; None where every chip holds all of it.
-        devices: the chips, in order.
+        sharding: where the parts lie.
     """
-    mesh = jax.sharding.Mesh(np.array(devices), (_AXIS,))
-    split = () if axis is None else (*(None,) * axis, _AXIS)
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*split))
     return jax.make_array_from_single_device_arrays(shape, sharding, list(parts))

@@ -27,12 +27,21 @@ from typing import ClassVar
 import ml_dtypes
 import numpy as np
 
-from runtime.agent.arguments import check_arguments
+from runtime.agent.arguments import check_arguments, check_form
 from runtime.artifact.neff import check_loadable, read_header
-from runtime.artifact.program import Program, TensorSpec
+from runtime.artifact.program import Program, TargetPayload, TensorSpec
 from runtime.spec import ArtifactError
 
-__all__ = ["FEATURES", "LIBRARY", "STATUS", "NeuronProgram", "Runtime", "load"]
+__all__ = [
+    "FEATURES",
+    "LIBRARY",
+    "STATUS",
+    "NeuronLoader",
+    "NeuronProgram",
+    "Runtime",
+    "load",
+    "open_loader",
+]
 
 LIBRARY = "/opt/aws/neuron/lib/libnrt.so"
 """Where the vendor's package aws-neuronx-runtime-lib puts the runtime."""
@@ -234,6 +243,16 @@ class NeuronProgram:
         self._runtime.call("nrt_execute", self._model, *self._sets)
         return [self._read(*pair) for pair in zip(outputs, self.program.outputs, strict=True)]
 
+    def device_array(self, index: int, array: np.ndarray) -> np.ndarray:
+        """Copy a host array; it reaches the device when the program runs."""
+        del index
+        return np.array(array)
+
+    def lent_array(self, index: int, array: np.ndarray) -> np.ndarray:
+        """Give a host array as it is; the program reads it when it runs."""
+        del index
+        return array
+
     def close(self) -> None:
         """Free the program's tensors and unload it; a second call does nothing."""
         if not self._open:
@@ -325,6 +344,40 @@ class _Info:
     shape: tuple[int, ...]
 
 
+class NeuronLoader:
+    """Loads programs onto this process's NeuronCores; arrays stay in host memory between runs.
+
+    Args:
+        library: the runtime's shared library. Default: where the vendor's package puts it.
+        cores: NeuronCores that this process may use.
+
+    Raises:
+        ArtifactError: the library is not there, or cannot be used.
+    """
+
+    def __init__(self, library: str | None = None, *, cores: int = 1) -> None:
+        self._runtime = Runtime(library or LIBRARY)
+        self._cores = cores
+
+    def load(self, program: Program) -> NeuronProgram:
+        """Load a program; see `load`."""
+        return load(program, runtime=self._runtime, cores=self._cores)
+
+    def host_view(self, array: np.ndarray) -> np.ndarray:
+        """Give an array as it is: it never left the host."""
+        return array
+
+    def chip_class(self, payload: TargetPayload) -> str:
+        """Name what must be equal on two islands for equal bits: the NEFF holds all of its code."""
+        return f"{payload.target}/neff"
+
+
+def open_loader(target: str) -> NeuronLoader:
+    """Give the loader of this form; see `runtime.agent.loaders`."""
+    del target  # the runtime checks that a NEFF is for its chip
+    return NeuronLoader()
+
+
 def load(program: Program, *, runtime: Runtime | None = None, cores: int = 1) -> NeuronProgram:
     """Load a program's NEFF into this process's NeuronCores.
 
@@ -339,9 +392,7 @@ def load(program: Program, *, runtime: Runtime | None = None, cores: int = 1) ->
         ArtifactError: the program has another form, the NEFF is broken or needs what the node
             lacks, its tensors are not the signature's, or the runtime failed.
     """
-    if program.form != "neff":
-        message = f"program '{program.name}' has the form '{program.form}'; expected 'neff'"
-        raise ArtifactError(message, remedy="compile the job for this node's target")
+    check_form(program, "neff")
     return NeuronProgram(program, runtime or Runtime(), cores=cores)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from runtime.agent.checkpoint import read_constants
 from runtime.agent.checkpoints import CheckpointStore
+from runtime.agent.loaders import loader_for
 from runtime.agent.process import IslandProcess
 from runtime.agent.samples import SampleFile
 from runtime.agent.state import Arrays
@@ -23,7 +24,8 @@ def open_island(run_dir: Path, name: str, plan: RunPlan) -> IslandProcess:
     """Open a run's artifact, data and constants, and make the island that computes with them.
 
     Raises:
-        ArtifactError: the artifact is not whole, not signed by the run's signer, or does not open.
+        ArtifactError: the artifact is not whole, not signed by the run's signer, or does not open,
+            or this node cannot run its target.
         DataError: the prepared data is not what the plan names.
         CheckpointError: the constants cannot be read.
     """
@@ -35,7 +37,14 @@ def open_island(run_dir: Path, name: str, plan: RunPlan) -> IslandProcess:
         )
     constants = _constants(run_dir, plan)
     threads = plan.threads_per_island
-    trainer = Trainer(plan, payload, samples=samples, constants=constants, threads=threads)
+    trainer = Trainer(
+        plan,
+        payload,
+        loader=loader_for(payload),
+        samples=samples,
+        constants=constants,
+        threads=threads,
+    )
     store = CheckpointStore(
         run_dir,
         job_digest=plan.job_digest,

@@ -1,31 +1,24 @@
 """What an island computes: micro-shards, their integer sums, and the optimizer step.
 
 The trainer binds the artifact's programs to arrays by role and name and runs them. It holds the
-state on the device, the sums of the step in flight, and the sums before the newest shard, so that
-this one shard can be taken out again when another island's result for it counts. It knows no other
-island: what is summed over islands goes out and comes back through `Totals`.
+state on the island's chips, the sums of the step in flight, and the sums before the newest shard,
+so that this one shard can be taken out again when another island's result for it counts. It knows
+no other island: what is summed over islands goes out and comes back through `Totals`. Nor does it
+know the chips: a loader brings arrays there, each as the program needs it, and back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
 from runtime.agent import scaling
-from runtime.agent.executable import (
-    LoadedProgram,
-    aligned_zeros,
-    chip_class,
-    device_array,
-    host_view,
-    lent_array,
-    load_program,
-)
+from runtime.agent.host_memory import aligned_zeros
+from runtime.agent.loaders import DeviceArray, Loaded, Loader
 from runtime.agent.sampler import sample_indices, shard_key
 from runtime.agent.samples import SampleFile
 from runtime.agent.schedule import step_scalars
@@ -35,9 +28,6 @@ from runtime.artifact.program import EMPTY, BlockTable, TargetPayload
 from runtime.coordinator.plan import RunPlan
 from runtime.coordinator.wire import LOSS_UNIT
 from runtime.spec.errors import CheckpointError
-
-if TYPE_CHECKING:
-    import jax
 
 COUNTERS = ("loss", "tokens", "overflow", "nonfinite", "vanished")
 
@@ -52,8 +42,8 @@ class Sums:
         counters: int64 [5]: loss (in `LOSS_UNIT`), tokens, overflow, nonfinite, vanished.
     """
 
-    grads: list[jax.Array]
-    maxima: jax.Array
+    grads: list[DeviceArray]
+    maxima: DeviceArray
     counters: NDArray[np.int64]
 
 
@@ -79,6 +69,7 @@ class Trainer:
     Args:
         plan: the run's plan.
         payload: the target's payload out of a verified artifact.
+        loader: of the payload's form, for this node's chips.
         samples: the prepared data.
         constants: frozen parameters and buffers by name.
         threads: threads for hashing; the programs' own are fixed by the process's environment.
@@ -93,6 +84,7 @@ class Trainer:
         plan: RunPlan,
         payload: TargetPayload,
         *,
+        loader: Loader,
         samples: SampleFile,
         constants: Arrays,
         threads: int,
@@ -101,14 +93,15 @@ class Trainer:
         self._blocks: BlockTable = payload.blocks
         self._samples = samples
         self._threads = threads
-        self._grad = load_program(payload.programs["grad"])
-        self._apply = load_program(payload.programs["apply"])
+        self._loader = loader
+        self._grad = loader.load(payload.programs["grad"])
+        self._apply = loader.load(payload.programs["apply"])
         self._constants = [
-            device_array(_constant(constants, spec.name))
-            for spec in payload.programs["grad"].inputs
+            self._grad.device_array(index, _constant(constants, spec.name))
+            for index, spec in enumerate(self._grad.program.inputs)
             if spec.role in {"frozen", "buffer"}
         ]
-        self.chip_class = chip_class(payload.target, payload.cpu_name)
+        self.chip_class = loader.chip_class(payload)
         """What must be equal on two islands for equal bits."""
         self._names = [row[0] for row in payload.blocks.rows]
         self._n_blocks = sum(row[2] for row in payload.blocks.rows)
@@ -125,9 +118,9 @@ class Trainer:
         """Take a state over, with the scale of the step in flight; sums start at zero."""
         state = handed.state
         self.step = state.step
-        self._params = self._to_device(state.params)
-        self._moment1 = self._to_device(state.moment1)
-        self._moment2 = self._to_device(state.moment2)
+        self._params = self._to_device("param", state.params)
+        self._moment1 = self._to_device("moment1", state.moment1)
+        self._moment2 = self._to_device("moment2", state.moment2)
         self._largest = state.block_exponents.astype(np.int32)
         self._step_largest = handed.step_exponents.astype(np.int32)
         self.clear(base=False)
@@ -146,7 +139,7 @@ class Trainer:
         self.run_shard(0, 0)
         candidate, self._candidate = self._candidate, None
         assert candidate is not None  # noqa: S101 - run_shard has just set it
-        maxima = np.array(host_view(candidate.maxima))
+        maxima = np.array(self._loader.host_view(candidate.maxima))
         self._largest = scaling.first_exponents(maxima, self._blocks.rows)
         self.clear(base=True)
 
@@ -185,17 +178,17 @@ class Trainer:
                 *self._constants,
                 *(batch[key] for key in self._batch_keys),
                 shard_key(plan.seed, step, shard),
-                self._units,
+                *self._units,
                 *self._sums.grads,
                 self._sums.maxima,
             ]
         )
         self._candidate = self._after(outputs)
 
-    def _after(self, outputs: list[jax.Array]) -> Sums:
+    def _after(self, outputs: list[DeviceArray]) -> Sums:
         count = len(self._names)
         loss, tokens, overflow, nonfinite, vanished = (
-            float(host_view(value)) for value in outputs[count + 1 :]
+            float(self._loader.host_view(value)) for value in outputs[count + 1 :]
         )
         finite = np.isfinite(loss)
         one = np.array(
@@ -223,20 +216,25 @@ class Trainer:
         """Start the step's sums at zero; with `base`, also go back to the committed scale."""
         if base:
             self._step_largest = self._largest
-        self._units = device_array(
-            scaling.unit_exponents(
-                self._step_largest,
-                micro_shards=self._plan.micro_shards,
-                headroom=self._plan.headroom,
-            )
+        units = scaling.unit_exponents(
+            self._step_largest,
+            micro_shards=self._plan.micro_shards,
+            headroom=self._plan.headroom,
         )
+        first = _first(self._grad, "exponents")
+        self._units = [
+            self._grad.device_array(first + i, units[start : start + count])
+            for i, (_, start, count) in enumerate(self._blocks.rows)
+        ]
         self._sums, self._before, self._candidate = self._zeros, None, None
 
     # -------------------------------------------------------------- reduction
 
     def own_totals(self) -> Totals:
         """Give this island's sums as they are, for a lone island."""
-        return Totals(None, np.array(host_view(self._sums.maxima)), self._sums.counters.copy())
+        return Totals(
+            None, np.array(self._loader.host_view(self._sums.maxima)), self._sums.counters.copy()
+        )
 
     def totals_to_reduce(self) -> Totals:
         """Copy this island's sums into the reused exchange buffer."""
@@ -244,7 +242,7 @@ class Trainer:
         if self._totals_buffer is None:
             self._totals_buffer = self._block_buffer()
         for view, source in zip(self._rows(self._totals_buffer), self._sums.grads, strict=True):
-            np.copyto(view, host_view(source))
+            np.copyto(view, self._loader.host_view(source))
         own = self.own_totals()
         return Totals(self._totals_buffer, own.maxima, own.counters)
 
@@ -253,7 +251,7 @@ class Trainer:
         hasher = blake3(max_threads=self._threads)
         if totals.grads is None:
             for grad in self._sums.grads:
-                hasher.update(little_endian_bytes(host_view(grad)))
+                hasher.update(little_endian_bytes(self._loader.host_view(grad)))
         else:
             hasher.update(little_endian_bytes(totals.grads))
         hasher.update(little_endian_bytes(totals.maxima))
@@ -264,9 +262,9 @@ class Trainer:
 
     def apply(self, totals: Totals) -> float:
         """Apply one committed step; give the gradient's norm before clipping."""
-        grads: list[jax.Array] = self._sums.grads
+        grads: list[DeviceArray] = self._sums.grads
         if totals.grads is not None:
-            grads = [lent_array(view) for view in self._rows(totals.grads)]
+            grads = self._lent(self._apply, totals.grads)
         tokens = np.asarray(totals.counters[COUNTERS.index("tokens")], np.int32)
         outputs = self._apply.run(
             [
@@ -274,7 +272,7 @@ class Trainer:
                 *self._moment1,
                 *self._moment2,
                 *grads,
-                self._units,
+                *self._units,
                 step_scalars(self._plan, self.step),
                 tokens,
             ]
@@ -288,7 +286,7 @@ class Trainer:
         )
         self.step += 1
         self.clear(base=True)
-        return float(host_view(outputs[3 * count]))
+        return float(self._loader.host_view(outputs[3 * count]))
 
     def raise_scale(self, totals: Totals) -> None:
         """Redo the step with a scale that holds what the step itself showed."""
@@ -306,19 +304,36 @@ class Trainer:
         return aligned_zeros(self._n_blocks * self._blocks.block_size, np.int32)
 
     def _zero_sums(self) -> Sums:
-        grads = [lent_array(view) for view in self._rows(self._block_buffer())]
-        maxima = device_array(np.full(self._n_blocks, EMPTY, np.int32))
+        grads = self._lent(self._grad, self._block_buffer())
+        maxima = self._grad.device_array(
+            _first(self._grad, "maxima"), np.full(self._n_blocks, EMPTY, np.int32)
+        )
         return Sums(grads, maxima, np.zeros(len(COUNTERS), np.int64))
 
-    def _to_device(self, arrays: Arrays) -> list[jax.Array]:
-        return [device_array(arrays[name]) for name in self._names]
+    def _lent(self, program: Loaded, flat: NDArray[np.int32]) -> list[DeviceArray]:
+        """Give gradient sums that lie in host memory to a program that reads them."""
+        first = _first(program, "grad_sum")
+        return [program.lent_array(first + i, view) for i, view in enumerate(self._rows(flat))]
 
-    def _to_host(self, arrays: list[jax.Array]) -> Arrays:
-        return {name: host_view(a) for name, a in zip(self._names, arrays, strict=True)}
+    def _to_device(self, role: str, arrays: Arrays) -> list[DeviceArray]:
+        first = _first(self._apply, role)
+        return [
+            self._apply.device_array(first + i, arrays[name]) for i, name in enumerate(self._names)
+        ]
+
+    def _to_host(self, arrays: list[DeviceArray]) -> Arrays:
+        return {
+            name: self._loader.host_view(a) for name, a in zip(self._names, arrays, strict=True)
+        }
 
 
-def _names(program: LoadedProgram, role: str) -> list[str]:
+def _names(program: Loaded, role: str) -> list[str]:
     return [spec.name for spec in program.program.inputs if spec.role == role]
+
+
+def _first(program: Loaded, role: str) -> int:
+    """Give the first input with a role; those of one role stand together, in name order."""
+    return next(i for i, spec in enumerate(program.program.inputs) if spec.role == role)
 
 
 def _constant(constants: Arrays, name: str) -> np.ndarray:

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 from runtime.spec.errors import ArtifactError
 
-__all__ = ["XLA_ISA_FLAG", "CpuClass", "cpu_class", "missing_features"]
+__all__ = ["XLA_ISA_FLAG", "CpuClass", "cpu_class", "missing_features", "xla_cpu_flags"]
 
 XLA_ISA_FLAG = "--xla_cpu_max_isa=AVX2"
 """Pins the instruction set of CPU programs, when they are compiled and when they run: every x86
 server of the last ten years has AVX2."""
+
+_PATIENCE_S = 3600
 
 _FEATURES = re.compile(rb"[+-][a-z0-9][a-z0-9._-]*(?:,[+-][a-z0-9][a-z0-9._-]*){7,}")
 _NAME_BEFORE = re.compile(rb"([a-z][a-z0-9._-]{2,31})[^a-z0-9._-]{1,8}$")
@@ -47,6 +49,20 @@ class CpuClass:
 
     name: str
     features: tuple[str, ...]
+
+
+def xla_cpu_flags(chips: int) -> str:
+    """Give XLA_FLAGS of a process that compiles or runs CPU programs.
+
+    Args:
+        chips: host devices that it has; they stand for the chips of an island.
+    """
+    if chips == 1:
+        return XLA_ISA_FLAG
+    # Host devices live and die together, so a late one is only slow: on a busy host, or stopped
+    # with its whole process. By default XLA ends the process after 40 s of waiting.
+    patience = f"--xla_cpu_collective_call_terminate_timeout_seconds={_PATIENCE_S}"
+    return f"{XLA_ISA_FLAG} --xla_force_host_platform_device_count={chips} {patience}"
 
 
 def cpu_class(executable: bytes) -> CpuClass:

@@ -10,12 +10,12 @@ The constructors check what they are given, so that a writer cannot make what a 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from runtime.artifact._fields import Fields, fail, integer, items, text
 from runtime.artifact.canonical import decode, encode
+from runtime.artifact.partitions import MAX_CHIPS, Partitions
 from runtime.spec.errors import ArtifactError
 
 __all__ = [
@@ -93,13 +93,10 @@ DTYPES = (
 MAX_PAYLOAD_BYTES = 1 << 34
 """Largest payload of one target: 16 GiB."""
 
-MAX_CHIPS = 1 << 16
-"""Most chips of an island."""
-
 MAX_OPS = 4096
 """Most names of ops in one list."""
 
-_SCHEMA = "luma/payload/2"
+_SCHEMA = "luma/payload/3"
 _MAX_RANK = 32
 _MAX_SIZE = 1 << 48
 _MAX_TENSORS = 200_000
@@ -164,68 +161,6 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partitions:
-    """How the arrays of a program lie on the chips of an island.
-
-    The chips stand in one row. An array is cut into as many equal parts along one axis, chip i
-    holding part i, or every chip holds all of it.
-
-    Attributes:
-        chips: chips that one call runs on, 2 or more.
-        inputs: for each input the axis that it is cut along, None where it is everywhere.
-        outputs: the same for each output.
-    """
-
-    chips: int
-    inputs: tuple[int | None, ...]
-    outputs: tuple[int | None, ...]
-
-    def check(self, where: str, sides: Mapping[str, Sequence[TensorSpec]]) -> None:
-        """Check against the program's tensors, by "inputs" and "outputs".
-
-        Raises:
-            ArtifactError: a number is out of bounds, or an axis cannot be cut so.
-        """
-        integer(self.chips, f"{where}.chips", low=2, high=MAX_CHIPS)
-        for (side, tensors), axes in zip(sides.items(), (self.inputs, self.outputs), strict=True):
-            if len(axes) != len(tensors):
-                raise fail(f"{where}.{side}", len(axes), f"{len(tensors)} axes, one a tensor")
-            for spec, axis in zip(tensors, axes, strict=True):
-                if axis is None:
-                    continue
-                integer(axis, f"{where}.{side}", low=0, high=len(spec.shape) - 1)
-                if spec.shape[axis] % self.chips:
-                    allowed = f"an axis of {list(spec.shape)} that {self.chips} chips divide"
-                    raise fail(f"{where}.{side}", axis, allowed)
-
-    def to_plain(self) -> dict[str, object]:
-        """Give the CBOR form."""
-        return {
-            "chips": self.chips,
-            "inputs": list(self.inputs),
-            "outputs": list(self.outputs),
-        }
-
-    @classmethod
-    def from_plain(cls, value: object, where: str) -> Partitions | None:
-        """Read the CBOR form; null is a program of one chip.
-
-        Raises:
-            ArtifactError: not of that form.
-        """
-        if value is None:
-            return None
-        fields = Fields(value, where)
-        partitions = cls(
-            chips=fields.integer("chips", low=2, high=MAX_CHIPS),
-            inputs=_axes(fields, "inputs"),
-            outputs=_axes(fields, "outputs"),
-        )
-        fields.end()
-        return partitions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """One executable with its flat signature and what it costs.
 
@@ -275,7 +210,7 @@ class Program:
             if len({(spec.role, spec.name) for spec in tensors}) != len(tensors):
                 raise ArtifactError(f"{where}.{side}: two tensors have the same role and name")
         if self.partitions is not None:
-            self.partitions.check(f"{where}.partitions", sides)
+            self.partitions.check(f"{where}.partitions", self.inputs, self.outputs)
         self._check_donated(where)
         integer(self.peak_memory_bytes, f"{where}.peak_memory_bytes", low=0, high=_MAX_SIZE)
         for field, value in (("flops", self.flops), ("bytes_moved", self.bytes_moved)):
@@ -471,13 +406,4 @@ def _tensors(fields: Fields, name: str) -> tuple[TensorSpec, ...]:
     return tuple(
         TensorSpec.from_plain(value, f"{fields.where}.{name}[{i}]")
         for i, value in enumerate(fields.items(name, limit=_MAX_TENSORS))
-    )
-
-
-def _axes(fields: Fields, name: str) -> tuple[int | None, ...]:
-    """Read the axes that tensors are cut along."""
-    where = f"{fields.where}.{name}"
-    return tuple(
-        None if value is None else integer(value, where, low=0, high=_MAX_RANK - 1)
-        for value in fields.items(name, limit=_MAX_TENSORS)
     )

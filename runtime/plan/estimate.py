@@ -126,11 +126,12 @@ def memory_of(payload: TargetPayload) -> Memory:
     )
 
 
-def tensor_bytes(spec: TensorSpec) -> int:
-    """Give the size of a whole array."""
+def tensor_bytes(spec: TensorSpec, shape: tuple[int, ...] | None = None) -> int:
+    """Give the size of a whole array, or of a part of it with another shape."""
     sizes = {"bool": 1, "bfloat16": 2}
     digits = "".join(c for c in spec.dtype if c.isdigit())
-    return math.prod(spec.shape) * sizes.get(spec.dtype, int(digits or 8) // 8)
+    held = spec.shape if shape is None else shape
+    return math.prod(held) * sizes.get(spec.dtype, int(digits or 8) // 8)
 
 
 def _held(program: Program, *roles: str) -> int:
@@ -150,17 +151,16 @@ def _peak(program: Program) -> int:
 def _arrays(program: Program) -> tuple[list[int], list[int]]:
     """Give the bytes that one chip holds of each argument and of each result."""
     split = program.partitions
-    none = (None,) * max(len(program.inputs), len(program.outputs))
-    sides = (
-        (program.inputs, split.inputs if split else none),
-        (program.outputs, split.outputs if split else none),
-    )
+    if split is None:
+        given = [tensor_bytes(spec) for spec in program.inputs]
+        return given, [tensor_bytes(spec) for spec in program.outputs]
+    sides = ((program.inputs, split.inputs), (program.outputs, split.outputs))
     given, results = (
         [
-            tensor_bytes(spec) // (1 if axis is None else program.chips)
-            for spec, axis in zip(tensors, axes, strict=False)
+            tensor_bytes(spec, split.part(spec.shape, cut))
+            for spec, cut in zip(tensors, cuts, strict=True)
         ]
-        for tensors, axes in sides
+        for tensors, cuts in sides
     )
     return given, results
 

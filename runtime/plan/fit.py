@@ -8,12 +8,14 @@ the chips of an island; LoRA trains few parameters, so the rest needs neither mo
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from runtime.artifact.program import TargetPayload
 from runtime.plan.chips import Chip
 from runtime.plan.estimate import Memory, memory_of
 from runtime.spec import CapacityError
+from runtime.spec.target_name import TargetName
 
 __all__ = ["Fit", "Shape", "check_chip", "judge"]
 
@@ -112,9 +114,9 @@ def check_chip(fit: Fit) -> None:
 
 def _ways(payload: TargetPayload, memory: Memory, shape: Shape, limit: float) -> tuple[str, ...]:
     """Give the single changes that would make a job fit; where none does, all of them together."""
-    chips = payload.programs["grad"].chips
+    groups = TargetName.parse(payload.target).groups
     found = [
-        _smaller_batch(memory, shape, chips, limit),
+        _smaller_batch(memory, shape, groups, limit),
         _checkpointing(memory, shape, limit),
         _more_chips(payload, memory, shape, limit),
         _lora(memory, shape, limit),
@@ -124,13 +126,13 @@ def _ways(payload: TargetPayload, memory: Memory, shape: Shape, limit: float) ->
     return single or tuple(way for way in together if way is not None)
 
 
-def _smaller_batch(memory: Memory, shape: Shape, chips: int, limit: float) -> str | None:
+def _smaller_batch(memory: Memory, shape: Shape, groups: int, limit: float) -> str | None:
     """Find the largest micro-batch that fits: activations grow with it."""
     each = memory.activations / shape.micro_batch
     if each <= 0 or max(memory.fixed, memory.apply) >= limit:
         return None
     size = min(shape.micro_batch - 1, int((limit - memory.fixed) / each))
-    size -= size % _divided(shape.micro_batch, chips)  # else no chip could drop its part of it
+    size -= size % _divided(shape.micro_batch, groups)  # else no chip could drop its part of it
     if size < 1:
         return None
     return f"train.micro_batch: {size} (needs about {_gib(memory.fixed + size * each)})"
@@ -146,10 +148,10 @@ def _checkpointing(memory: Memory, shape: Shape, limit: float) -> str | None:
 
 def _more_chips(payload: TargetPayload, memory: Memory, shape: Shape, limit: float) -> str | None:
     """Find the smallest island that fits; the batch is cut where its sequences can be dealt out."""
-    chips = payload.programs["grad"].chips
-    for name, count in _larger_islands(payload):
-        share = _divided(shape.micro_batch, count) / _divided(shape.micro_batch, chips)
-        needed = _held(memory, memory.activations / share, chips / count)
+    now = TargetName.parse(payload.target)
+    for name in _larger_islands(now):
+        share = _divided(shape.micro_batch, name.groups) / _divided(shape.micro_batch, now.groups)
+        needed = _held(memory, memory.activations / share, now.chips / name.chips)
         if needed <= limit:
             return f"target {name} (needs about {_gib(needed)} a chip)"
     return None
@@ -157,25 +159,24 @@ def _more_chips(payload: TargetPayload, memory: Memory, shape: Shape, limit: flo
 
 def _together(payload: TargetPayload, memory: Memory, shape: Shape, limit: float) -> str | None:
     """See whether checkpointing, one sequence a chip and a larger island are enough together."""
-    chips = payload.programs["grad"].chips
-    sequences = shape.micro_batch / _divided(shape.micro_batch, chips)
+    now = TargetName.parse(payload.target)
+    sequences = shape.micro_batch / _divided(shape.micro_batch, now.groups)
     kept = 1.0 if shape.checkpointing else _CHECKPOINTED
-    for name, count in _larger_islands(payload):
-        needed = _held(memory, kept * memory.activations / sequences, chips / count)
+    for name in _larger_islands(now):
+        needed = _held(memory, kept * memory.activations / sequences, now.chips / name.chips)
         if needed <= limit:
             return (
-                f"target {name} with train.micro_batch: {count} and train.checkpointing: layer "
+                f"target {name} with train.micro_batch: {name.groups} and train.checkpointing: layer "
                 f"(needs about {_gib(needed)} a chip)"
             )
     return None
 
 
-def _larger_islands(payload: TargetPayload) -> list[tuple[str, int]]:
-    """Give the larger islands of a payload's chips and their numbers of chips, smallest first."""
-    chips = payload.programs["grad"].chips
-    single = payload.target.removesuffix(f"x{chips}")
-    sizes = _ISLANDS.get(single.partition("-")[0], ())
-    return [(f"{single}x{n}", n) for n in sizes if n > chips and n % chips == 0]
+def _larger_islands(now: TargetName) -> list[TargetName]:
+    """Give the larger islands of a target's chips with the same groups, smallest first."""
+    sizes = _ISLANDS.get(now.family, ())
+    larger = (n for n in sizes if n > now.chips and n % now.chips == 0)
+    return [dataclasses.replace(now, chips=n) for n in larger]
 
 
 def _held(memory: Memory, activations: float, part: float) -> float:
@@ -183,9 +184,9 @@ def _held(memory: Memory, activations: float, part: float) -> float:
     return max(part * memory.fixed + activations, part * memory.apply)
 
 
-def _divided(micro_batch: int, chips: int) -> int:
-    """Give the parts that a micro-batch is cut into on an island."""
-    return 1 if micro_batch % chips else chips
+def _divided(micro_batch: int, groups: int) -> int:
+    """Give the parts that a micro-batch is cut into on an island of so many groups of chips."""
+    return 1 if micro_batch % groups else groups
 
 
 def _lora(memory: Memory, shape: Shape, limit: float) -> str | None:

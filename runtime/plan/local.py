@@ -117,12 +117,13 @@ def make_local_plan(
     grad, update = payload.programs["grad"], payload.programs["apply"]
     state = _role_bytes(update, "param", "moment1", "moment2")
     sums = _HELD_SUMS * _role_bytes(update, "param")
+    # The chips of an island are host devices of one process here, and share its memory.
     island = (
         _PROCESS_BYTES
         + sums
         + max(
-            grad.peak_memory_bytes + _role_bytes(update, "moment1", "moment2"),
-            update.peak_memory_bytes + _role_bytes(grad, "frozen", "buffer"),
+            grad.chips * grad.peak_memory_bytes + _role_bytes(update, "moment1", "moment2"),
+            update.chips * update.peak_memory_bytes + _role_bytes(grad, "frozen", "buffer"),
         )
     )
     total = islands * island + state + _COORDINATOR_BYTES
@@ -185,7 +186,7 @@ def _step_seconds(
 
 
 def _program_seconds(program: Program, machine: Machine, threads: float) -> float:
-    arithmetic = program.flops / (machine.flops_per_core * threads * _EFFICIENCY)
+    arithmetic = program.chips * program.flops / (machine.flops_per_core * threads * _EFFICIENCY)
     arrays = sum(_bytes(spec.shape, spec.dtype) for spec in (*program.inputs, *program.outputs))
     return max(arithmetic, arrays / machine.bytes_per_second)
 

@@ -11,6 +11,8 @@ import re
 from decimal import Decimal
 from typing import Final
 
+from runtime.spec.target_name import TargetName
+
 _COUNT_FACTORS: Final = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _SECONDS: Final = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600)}
 
@@ -19,12 +21,6 @@ _COUNT: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([KMBT]?)", re.ASCII)
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(ms|s|m|h)", re.ASCII)
 _PRICE: Final = re.compile(r"\$?(\d{1,9}(?:\.\d{1,6})?)\s*/\s*h", re.ASCII)
 _ACCELERATOR: Final = re.compile(r"([A-Za-z][A-Za-z0-9_.-]{0,40})(?::(\d{1,4}))?", re.ASCII)
-_TARGET: Final = re.compile(
-    r"(?:cpu|cuda-sm\d{2,3}|tpu-v\d[a-z]{0,2}|rocm-gfx[0-9a-f]{3,4}|trn[1-3]|inf2)(?:x[1-9]\d{0,3})?",
-    re.ASCII,
-)
-
-TARGET_FORMS: Final = "cpu, cuda-sm90, tpu-v5e, rocm-gfx942, trn2, with an optional mesh (x8)"
 
 
 def parse_count(value: object) -> int:
@@ -113,10 +109,8 @@ def check_target(value: object) -> str:
     Raises:
         ValueError: the value does not look like a target.
     """
-    if isinstance(value, str) and _TARGET.fullmatch(value):
-        return value
-    msg = f"{value!r} is no target; expected one of the forms {TARGET_FORMS}"
-    raise ValueError(msg)
+    TargetName.parse(value)
+    return str(value)
 
 
 def check_source(value: str, *, schemes: tuple[str, ...]) -> str:

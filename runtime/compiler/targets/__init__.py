@@ -8,15 +8,16 @@
 | rocm-gfx942, rocm-gfx950 | IREE | `rocm` |
 | trn1, trn2, trn3, inf2 | neuronx-cc | `neuron` |
 
-`xN` behind a name is an island of N such chips that one program covers: `cuda-sm90x8`. Importing
-this package loads no compiler.
+`xN` behind a name is an island of N such chips that one program covers, with fully sharded data
+parallel: `cuda-sm90x8`; `-tpM` behind that makes groups of M chips share each matrix product, tensor
+parallel: `cuda-sm90x8-tp4`. Importing this package loads no compiler.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from runtime.compiler.targets.cpu import CpuBackEnd
 from runtime.compiler.targets.cuda import CudaBackEnd
@@ -25,6 +26,7 @@ from runtime.compiler.targets.rocm import RocmBackEnd
 from runtime.compiler.targets.target import BackEnd, Report, Requirement, Target
 from runtime.compiler.targets.tpu import TpuBackEnd
 from runtime.spec import CompileError
+from runtime.spec.target_name import TargetName
 
 __all__ = [
     "BackEnd",
@@ -43,27 +45,39 @@ _BACK_ENDS: dict[str, BackEnd] = {
     back.family: back
     for back in (CpuBackEnd(), CudaBackEnd(), TpuBackEnd(), RocmBackEnd(), NeuronBackEnd())
 }
-_ISLAND = re.compile(r"(?P<chip>.+?)x(?P<chips>[1-9][0-9]{0,4})", re.ASCII)
 
 
 def find_target(name: str) -> Target:
     """Give a target by name.
 
     Args:
-        name: one of `target_names`, or one of them with "xN" behind it.
+        name: one of `target_names`, or one of them with "xN" or "xN-tpM" behind it.
 
     Raises:
-        CompileError: no such target, or its chips cannot be joined to such an island.
+        CompileError: no such target, its chips cannot be joined to such an island, or the groups
+            of M do not divide it.
     """
     targets = _targets()
-    if name in targets:
-        return targets[name]
-    island = _ISLAND.fullmatch(name)
-    if island is None or island["chip"] not in targets:
-        message = f"compile.targets: '{name}' is unknown; expected one of {', '.join(targets)}"
-        raise CompileError(message, remedy="write 'xN' behind a name for an island of N chips")
-    target, chips = targets[island["chip"]], int(island["chips"])
-    return target if chips == 1 else back_end(target).island(target, chips)
+    try:
+        wanted = TargetName.parse(name)
+    except ValueError as error:
+        if "-tp" in name:  # the island may be known, and its groups wrong
+            raise CompileError(f"compile.targets: {error}") from None
+        raise _unknown(name, targets) from None
+    if wanted.chip not in targets:
+        raise _unknown(name, targets)
+    target = targets[wanted.chip]
+    if wanted.chips == 1:
+        return target
+    island = back_end(target).island(target, wanted.chips)
+    return dataclasses.replace(island, name=str(wanted), tensor_parallel=wanted.tensor_parallel)
+
+
+def _unknown(name: str, targets: Iterable[str]) -> CompileError:
+    """Give the error for a name that no back end has."""
+    message = f"compile.targets: '{name}' is unknown; expected one of {', '.join(targets)}"
+    remedy = "write 'xN' behind a name for an island of N chips, 'xN-tpM' for tensor parallel"
+    return CompileError(message, remedy=remedy)
 
 
 def target_names() -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from runtime.artifact.cpu_class import XLA_ISA_FLAG
+from runtime.artifact.cpu_class import xla_cpu_flags
 from runtime.compiler.targets.target import (
     COMMON_ENVIRONMENT,
     Report,
@@ -29,7 +29,7 @@ class CpuBackEnd:
 
     def targets(self) -> tuple[Target, ...]:
         """Give the one target."""
-        environment = {**COMMON_ENVIRONMENT, "XLA_FLAGS": XLA_ISA_FLAG}
+        environment = {**COMMON_ENVIRONMENT, "XLA_FLAGS": xla_cpu_flags(1)}
         return (Target(name="cpu", family="cpu", chip="cpu", environment=environment),)
 
     def island(self, target: Target, chips: int) -> Target:
@@ -40,12 +40,11 @@ class CpuBackEnd:
         """
         if chips > _MAX_HOST_DEVICES:
             raise no_island(target, chips, f"2 to {_MAX_HOST_DEVICES}")
-        flags = f"{XLA_ISA_FLAG} --xla_force_host_platform_device_count={chips}"
         return dataclasses.replace(
             target,
             name=f"{target.name}x{chips}",
             chips=chips,
-            environment={**target.environment, "XLA_FLAGS": flags},
+            environment={**target.environment, "XLA_FLAGS": xla_cpu_flags(chips)},
         )
 
     def missing(self, target: Target) -> Requirement | None:  # noqa: ARG002 (the protocol's)
@@ -62,7 +61,8 @@ class CpuBackEnd:
 
         from runtime.compiler.targets.pjrt import compile_pjrt
 
-        return compile_pjrt(flat, jax.devices("cpu")[: target.chips], report)
+        devices = jax.devices("cpu")[: target.chips]
+        return compile_pjrt(flat, devices, report, tensor_parallel=target.tensor_parallel)
 
     def scrub(self, program: Program) -> tuple[Program, bool]:
         """Rewrite the executable without names and paths; see `runtime.compiler.scrub`."""

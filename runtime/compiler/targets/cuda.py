@@ -139,17 +139,18 @@ class CudaBackEnd:
 
     def compile(self, flat: FlatProgram, target: Target, report: Report) -> Program:
         """Compile without a GPU; see `BackEnd.compile`."""
-        from jax.experimental import topologies
-
         from runtime.compiler.targets.pjrt import compile_pjrt
+        from runtime.compiler.targets.topology import described_devices
 
-        topology = topologies.get_topology_desc(
-            platform="cuda",
-            topology_name="",
-            topology=target.topology,
-            target_config=target.description,
+        devices = described_devices(
+            "cuda", "", topology=target.topology, target_config=target.description
         )
-        return compile_pjrt(flat, topology.devices[: target.chips], report)
+        return compile_pjrt(
+            flat,
+            devices[: target.chips],
+            report,
+            tensor_parallel=target.tensor_parallel,
+        )
 
     def scrub(self, program: Program) -> tuple[Program, bool]:
         """Rewrite the executable without names and paths; see `runtime.compiler.scrub`."""

@@ -20,19 +20,26 @@ from runtime.spec import CompileError
 __all__ = ["compile_pjrt"]
 
 
-def compile_pjrt(flat: FlatProgram, devices: Sequence[jax.Device], report: Report) -> Program:
+def compile_pjrt(
+    flat: FlatProgram,
+    devices: Sequence[jax.Device],
+    report: Report,
+    *,
+    tensor_parallel: int = 1,
+) -> Program:
     """Compile a flat program for devices, which may exist as a description only.
 
     Args:
         flat: the program.
         devices: the chips of the island, one or several.
         report: called after each stage.
+        tensor_parallel: chips of a tensor-parallel group.
 
     Raises:
         CompileError: the compiler refused the program.
         LoweringError: an op could not be lowered.
     """
-    placement = place(flat, devices)
+    placement = place(flat, devices, tensor_parallel=tensor_parallel)
     started = time.perf_counter()
     lowered = traced(flat, placement.inputs, placement.outputs)
     report("lower", time.perf_counter() - started)

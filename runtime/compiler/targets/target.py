@@ -1,7 +1,7 @@
 """What a target is, and what a family of targets must be able to do.
 
-A *target* is what a program is compiled for, such as `cuda-sm90` or `cuda-sm90x8`: chips of one
-kind, N of them joined to an island. A *back end* is the compiler of one family, in one module of
+A *target* is what a program is compiled for, such as `cuda-sm90` or `cuda-sm90x8-tp4`: chips of one
+kind, N of them joined to an island, in tensor-parallel groups of M. A *back end* is the compiler of one family, in one module of
 this package; `runtime.compiler.targets` holds the table of them. Importing a back end's module
 loads no compiler: that happens in `compile`, which runs in a process of its own, started with
 `Target.environment`, because flags and platform choice are process-wide in XLA.
@@ -41,6 +41,7 @@ class Target:
         family: the back end that compiles for it: "cpu", "cuda", "tpu", "rocm" or "neuron".
         chip: the name for one chip, such as "cuda-sm90".
         chips: chips of the island that one program covers.
+        tensor_parallel: chips of a tensor-parallel group; it divides `chips`.
         environment: variables that the compiling process must be started with.
         topology: the family's name of the chips and how they are joined; "" where it has none.
         description: the family's own description of one chip; "" where it has none.
@@ -50,6 +51,7 @@ class Target:
     family: str
     chip: str
     chips: int = 1
+    tensor_parallel: int = 1
     environment: Mapping[str, str] = field(default_factory=lambda: dict(COMMON_ENVIRONMENT))
     topology: str = ""
     description: str = ""

@@ -11,10 +11,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxlib.mlir import ir
 from jaxlib.mlir.passmanager import PassManager
 
 from runtime.artifact.program import TensorSpec
-from runtime.compiler.programs import FlatProgram
+from runtime.compiler.programs import EACH, FlatProgram
 from runtime.spec import CompileError, LumaError
 
 __all__ = ["traced"]
@@ -54,8 +55,26 @@ def traced(
         raise CompileError(f"program '{flat.name}': tracing gave no StableHLO module")
     with module.context:
         PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
+        if flat.shared_calls and outputs is None:  # XLA's partitioner wants them inlined
+            _keep_calls(module)
     _check_outputs(flat, lowered.out_info)
     return lowered
+
+
+def _keep_calls(module: ir.Module) -> None:
+    """Keep XLA from inlining the functions that are called once for each parameter.
+
+    Inlined, they are optimised with what stands around them: 272 parameters of nine shapes then give
+    hundreds of different kernels; kept, XLA finds the calls of one shape equal and compiles one.
+    """
+    kept = ir.DictAttr.get({"inlineable": ir.StringAttr.get("false")})
+
+    def visit(found: ir.Operation) -> ir.WalkResult:
+        if found.name == "func.call" and str(found.attributes["callee"]).startswith(f"@{EACH}"):
+            found.attributes["mhlo.frontend_attributes"] = kept
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
 
 
 def _struct(spec: TensorSpec, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:

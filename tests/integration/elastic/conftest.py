@@ -77,9 +77,14 @@ class Template:
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory, luma_home: Path) -> Template:
     """Launch the job once, undisturbed, on one island."""
-    place = tmp_path_factory.mktemp("elastic")
+    return launch_template(tmp_path_factory.mktemp("elastic"), luma_home)
+
+
+def launch_template(place: Path, luma_home: Path, *, target: str = "cpu") -> Template:
+    """Launch the job undisturbed on one island of a target's chips."""
     (place / "model.py").write_text(textwrap.dedent(MODEL))
-    (place / "job.yaml").write_text(textwrap.dedent(JOB))
+    job = textwrap.dedent(JOB).replace("targets: [cpu]", f"targets: [{target}]")
+    (place / "job.yaml").write_text(job)
     folder = place / "run"
     done = subprocess.run(
         [

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from runtime.agent import neuron_executable
-from runtime.agent.neuron_executable import Runtime, load
+from runtime.agent.neuron_executable import NeuronLoader, Runtime, load
 from runtime.artifact.program import Program, TensorSpec
 from runtime.spec import ArtifactError
 from tests.unit.artifact.test_neff import neff
@@ -133,6 +133,21 @@ def test_two_programs_share_one_runtime(stub: Stub) -> None:
     one.close()
     np.testing.assert_array_equal(two.run([A, B])[0], B)
     two.close()
+    assert (stub.calls().count("nrt_init"), stub.calls().count("nrt_close")) == (1, 1)
+
+
+def test_the_loader_gives_programs_arrays_of_the_host(stub: Stub) -> None:
+    """What one program gave is the next one's argument, as the trainer passes sums on."""
+    loader = NeuronLoader(stub.path)
+    add, swap = loader.load(program()), loader.load(program(b"swap", 2))
+    source = A.copy()
+    ours, lent = add.device_array(0, source), add.lent_array(1, B)
+    source[:] = -1
+    total = add.run([ours, lent])[0]
+    np.testing.assert_array_equal(loader.host_view(total), A + B)
+    np.testing.assert_array_equal(loader.host_view(swap.run([total, lent])[1]), A + B)
+    add.close()
+    swap.close()
     assert (stub.calls().count("nrt_init"), stub.calls().count("nrt_close")) == (1, 1)
 
 

@@ -61,8 +61,8 @@ def test_masters_are_rounded_on_entry_and_gradients_widened(
 
 def test_state_and_sums_are_those_of_a_float32_job(square_package: GraphPackage) -> None:
     narrow, plain = (
-        apply_program(_narrow(square_package, "bfloat16")),
-        apply_program(square_package),
+        apply_program(_narrow(square_package, "bfloat16"), "cpu"),
+        apply_program(square_package, "cpu"),
     )
     assert (narrow.inputs, narrow.outputs) == (plain.inputs, plain.outputs)
 

@@ -60,7 +60,10 @@ def test_two_shards_of_a_llama_give_torchs_gradients_and_step() -> None:
         if item.role in {"param", "buffer"}
     }
     params = [spec.name for spec in grad.inputs if spec.role == "param"]
-    given["exponents", ""] = np.full(block_table(captured.package).n_blocks, EXPONENT)
+    given |= {
+        ("exponents", name): np.full(count, EXPONENT)
+        for name, _, count in block_table(captured.package).rows
+    }
     given["maxima", ""] = np.full(block_table(captured.package).n_blocks, -1024)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.0)
     rng = np.random.default_rng(0)

@@ -20,7 +20,7 @@ import runtime
 from runtime.artifact.program import Program, TensorSpec
 from runtime.compiler import GraphPackage, TargetOutcome, compile_targets
 from runtime.compiler.targets import find_target
-from runtime.compiler.targets.mesh import split_axis
+from runtime.compiler.targets.mesh import cut_of, mesh_axes
 from runtime.plan.estimate import memory_of
 
 UNIT = -20
@@ -30,9 +30,11 @@ ISLAND = "cpux2"
 RUN = """
 import json, sys
 from pathlib import Path
+import jax
 import numpy as np
 from runtime.agent.executable import load_program
 from runtime.artifact.program import TargetPayload
+from runtime.spec import ArtifactError
 payload = TargetPayload.from_bytes(Path(sys.argv[1]).read_bytes())
 arrays = np.load(sys.argv[2])
 out = {}
@@ -43,15 +45,24 @@ for name, program in payload.programs.items():
         out[f"{name}.{i}"] = np.asarray(array)
         if program.partitions is not None:
             parts = {shard.data.shape for shard in array.addressable_shards}
-            axis = program.partitions.outputs[i]
-            whole = program.outputs[i].shape
-            cut = tuple(n // program.chips if a == axis else n for a, n in enumerate(whole))
-            assert parts == {cut}, (name, i, parts, cut)
+            cut = program.partitions.outputs[i]
+            held = program.partitions.part(program.outputs[i].shape, cut)
+            assert parts == {held}, (name, i, parts, held)
+    if program.partitions is not None:
+        # The same shape in other places would be computed with wrongly, so it is refused.
+        mesh = jax.sharding.Mesh(np.array(jax.devices()), ("other",))
+        for place in (jax.devices()[0], jax.NamedSharding(mesh, jax.P())):
+            try:
+                loaded.run([jax.device_put(given[0], place), *given[1:]])
+            except ArtifactError as error:
+                assert "argument 0 lies on" in error.message, error
+            else:
+                raise AssertionError(f"{name} took an array that lies elsewhere")
 np.savez(sys.argv[3], **out)
 """
 
 COUNT = """
-import json, sys
+import dataclasses, json, math, re, sys
 from pathlib import Path
 import jax
 from runtime.compiler.graph import GraphPackage
@@ -59,14 +70,23 @@ from runtime.compiler.programs import build_programs
 from runtime.compiler.targets.mesh import place
 from runtime.compiler.targets.trace import traced
 package = GraphPackage.from_bytes(Path(sys.argv[1]).read_bytes())
+KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 counts = {}
 for flat in build_programs(package, target="cpu", micro_shards=4):
-    placed = place(flat, jax.devices()[:2])
+    if sys.argv[3:] == ["alike"]:
+        weights = [i.name for i in flat.inputs if i.role == "param" and len(i.shape) == 2]
+        flat = dataclasses.replace(flat, tensor_cuts=dict.fromkeys(weights, 0))
+    placed = place(flat, jax.devices(), tensor_parallel=int(sys.argv[2]))
     text = traced(flat, placed.inputs, placed.outputs).compile().as_text()
     counts[flat.name] = {
-        kind: text.count(f" {kind}(") + text.count(f" {kind}-start(")
-        for kind in ("all-gather", "reduce-scatter", "all-reduce", "all-to-all")
+        kind: text.count(f" {kind}(") + text.count(f" {kind}-start(") for kind in KINDS
     }
+    results = re.findall(rf"= (.*?) (?:{'|'.join(KINDS)})(?:-start)?\\(", text)
+    counts[flat.name]["elements"] = sum(
+        math.prod(int(n) for n in shape.split(",") if n)
+        for result in results
+        for shape in re.findall(r"[a-z]\\d+\\[([\\d,]*)\\]", result)
+    )
 print(json.dumps(counts))
 """
 
@@ -178,9 +198,9 @@ def test_two_chips_give_the_loss_and_the_sums_of_one(both, tmp_path: Path) -> No
     check_same(*both, tmp_path, sums_rtol=2e-6, rtol=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_two_chips_share_a_models_step(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def qwen_package() -> GraphPackage:
+    """A captured Qwen3 of two layers."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -196,16 +216,43 @@ def test_two_chips_share_a_models_step(tmp_path: Path) -> None:
         head_dim=16,
         vocab_size=256,
     )
-    captured = capture(Qwen3ForCausalLM(config), micro_batch=4, seq_len=32, packing=True)
-    one, two = compile_targets(
-        captured.package, ("cpu", ISLAND), micro_shards=SHARDS, cache_dir=tmp_path / "cache"
+    return capture(Qwen3ForCausalLM(config), micro_batch=4, seq_len=32, packing=True).package
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("island", "held", "peak"),
+    [("cpux2", 0.55, 0.75), ("cpux2-tp2", 0.55, 0.75), ("cpux4-tp2", 0.3, 0.55)],
+)
+def test_chips_share_a_models_step(
+    qwen_package: GraphPackage, island: str, held: float, peak: float, tmp_path: Path
+) -> None:
+    """Loss, sums and update are those of one chip; each holds at most these parts of its memory."""
+    one, several = compile_targets(
+        qwen_package, ("cpu", island), micro_shards=SHARDS, cache_dir=tmp_path / "cache"
     )
-    check_same(one, two, tmp_path, sums_rtol=1e-5, rtol=1e-4)
+    check_same(one, several, tmp_path, sums_rtol=1e-5, rtol=1e-4)
     assert one.result is not None
-    assert two.result is not None
-    small, large = memory_of(two.result.payload), memory_of(one.result.payload)
-    assert small.state <= 0.55 * large.state
-    assert small.peak < 0.75 * large.peak
+    assert several.result is not None
+    small, large = memory_of(several.result.payload), memory_of(one.result.payload)
+    assert small.state <= held * large.state
+    assert small.peak < peak * large.peak
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_rows_after_columns_exchange_less_than_weights_cut_all_alike(
+    qwen_package: GraphPackage, tmp_path: Path
+) -> None:
+    source = tmp_path / "package"
+    source.write_bytes(qwen_package.to_bytes())
+    chosen, alike = (
+        json.loads(child(COUNT, "cpux4-tp2", str(source), "2", *words))["grad"]
+        for words in ((), ("alike",))
+    )
+    assert 1000 < chosen["elements"] < 0.8 * alike["elements"]
+    assert chosen["all-gather"] < alike["all-gather"]
 
 
 def test_each_chip_holds_its_part_of_the_state(both) -> None:
@@ -226,7 +273,7 @@ def test_the_partitioner_put_the_exchange_into_the_program(
 ) -> None:
     source = tmp_path / "package"
     source.write_bytes(linear_package.to_bytes())
-    counts = json.loads(child(COUNT, ISLAND, str(source)))
+    counts = json.loads(child(COUNT, ISLAND, str(source), "1"))
     # The parameters are gathered, and the chips' gradients are added up.
     assert counts["grad"]["all-gather"] >= 1
     assert counts["grad"]["reduce-scatter"] + counts["grad"]["all-reduce"] >= 2
@@ -255,10 +302,40 @@ def test_one_host_device_refuses_a_program_of_two(both) -> None:
         ("grad_sum", (7, 4096), 1),
         ("batch", (4, 128), 0),
         ("batch", (3, 128), None),
+        ("batch", (), None),
         ("exponents", (8,), None),
         ("loss_sum", (), None),
     ],
 )
-def test_arrays_are_cut_along_the_first_axis_that_the_chips_divide(role, shape, axis) -> None:
+def test_fsdp_divides_the_first_dimension_that_it_can(role, shape, axis) -> None:
     spec = TensorSpec(role=role, name="", shape=shape, dtype="float32")
-    assert split_axis(spec, 4) == axis
+    assert cut_of(spec, mesh_axes(4, 1), {}) == (axis,)
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "shape", "cut"),
+    [
+        ("param", "column", (16, 12), (1, 0)),
+        ("moment2", "column", (16, 12), (1, 0)),
+        ("frozen", "row", (12, 16), (0, 1)),
+        ("param", "column", (16, 3), (0, 0)),  # only one dimension can be divided
+        ("param", "column", (6, 12), (0, None)),  # four chips cannot share six columns
+        ("param", "norm", (8,), (0, None)),
+        ("grad_sum", "column", (24, 4096), (0, 0)),
+        ("grad_sum", "column", (4, 4096), (1, 0)),
+        ("grad_sum", "norm", (1, 4096), (1, 1)),
+        ("batch", "input_ids", (4, 128), (0, None)),
+        ("batch", "input_ids", (3, 128), (None, None)),
+        ("exponents", "", (8,), (None, None)),
+    ],
+)
+def test_tensor_parallel_takes_the_programs_cut_and_fsdp_the_rest(role, name, shape, cut) -> None:
+    spec = TensorSpec(role=role, name=name, shape=shape, dtype="float32")
+    mesh = mesh_axes(8, 4)
+    assert mesh == (("fsdp", 2), ("tensor", 4))
+    assert cut_of(spec, mesh, {"column": 0, "row": 1}) == cut
+
+
+def test_an_axis_of_one_chip_is_none() -> None:
+    assert mesh_axes(8, 1) == (("fsdp", 8),)
+    assert mesh_axes(8, 8) == (("tensor", 8),)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from runtime.compiler.capture import capture
 from runtime.compiler.graph import Graph, GraphPackage, Node, Ref, TensorType
-from runtime.compiler.lower.registry import registered_ops
+from runtime.compiler.lower.registry import find_lowering, registered_ops
 from runtime.compiler.neuron.rules import broken_rules
 from runtime.compiler.passes.decompose import decompose, replacements
-from runtime.compiler.preflight import node_module, preflight
+from runtime.compiler.preflight import Judgements, node_module, preflight
 from runtime.compiler.targets import find_target
 from tests.unit.lower import cases as lowered_cases
 from tests.unit.lower.support import Case, Draw, torch_op
@@ -37,18 +37,6 @@ LEFT = {
     **dict.fromkeys(
         ("aten._conj.default", "aten._conj_physical.default", "aten.conj_physical.default"),
         "complex numbers",
-    ),
-    **dict.fromkeys(
-        (
-            "aten.div.Tensor_mode",
-            "aten.div.Scalar_mode",
-            "aten.floor_divide.default",
-            "aten.fmod.Scalar",
-            "aten.fmod.Tensor",
-            "aten.remainder.Scalar",
-            "aten.remainder.Tensor",
-        ),
-        "remainders of floats",
     ),
 }
 
@@ -71,24 +59,25 @@ def test_all_that_is_unsupported_is_named_at_once_with_its_modules(
     square_package: GraphPackage,
 ) -> None:
     source = (Ref("bias"),)
-    bias = TensorType((3,), "float32")
+    bias, spins = TensorType((3,), "float32"), TensorType((3,), "complex64")
+    # An output that is complex cannot be pairs of floats: the graph keeps its complex values.
     package = with_nodes(
         square_package,
         Node("a", "aten.erfinv.default", source, {}, bias, "model.layers.0.mlp"),
-        Node("b", "aten.remainder.Scalar", (*source, 2.5), {}, bias, "model.layers.1.norm"),
-        Node("c", "aten.remainder.Scalar", (*source, 2.5), {}, bias, "model.layers.2.norm"),
+        Node("b", "aten.polar.default", source * 2, {}, spins, "model.layers.1.norm"),
+        Node("c", "aten.polar.default", source * 2, {}, spins, "model.layers.2.norm"),
         Node("d", "aten.erf.default", source, {}, bias, "model.head"),
     )
     found = preflight(package, TRN2, micro_shards=4).to_json()
     unsupported = {item["op"]: item for item in found["unsupported"]}
     assert unsupported["aten.erfinv.default"]["reasons"] == ["no lowering for target 'trn2'"]
     assert unsupported["aten.erfinv.default"]["modules"] == ["model.layers.0.mlp"]
-    assert unsupported["aten.remainder.Scalar"]["modules"] == [
+    assert unsupported["aten.polar.default"]["modules"] == [
         "model.layers.1.norm",
         "model.layers.2.norm",
     ]
-    assert "NCC_EVRF001" in unsupported["aten.remainder.Scalar"]["reasons"][0]
-    assert set(unsupported) == {"aten.erfinv.default", "aten.remainder.Scalar"}
+    assert "NCC_EVRF004" in unsupported["aten.polar.default"]["reasons"][0]
+    assert set(unsupported) == {"aten.erfinv.default", "aten.polar.default"}
     (replaced,) = found["decomposed"]
     assert (replaced["op"], replaced["by"]) == ("aten.erf.default", "activation.erf")
     assert (replaced["nodes"], replaced["modules"]) == (1, ["model.head"])
@@ -101,6 +90,22 @@ def test_other_targets_keep_their_ops(square_package: GraphPackage) -> None:
     found = preflight(package, find_target("cuda-sm90"), micro_shards=4)
     assert (found.unsupported, found.decomposed) == ((), ())
     assert decompose(package.graphs["grad"], "cuda") == package.graphs["grad"]
+
+
+def test_nodes_that_are_known_are_not_lowered_again(
+    square_package: GraphPackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Judgements()
+    first = preflight(square_package, TRN2, micro_shards=4, known=known)
+    monkeypatch.setattr("runtime.compiler.preflight.node_module", None)
+    assert preflight(square_package, TRN2, micro_shards=4, known=known) == first
+
+
+def test_the_chips_of_the_family_share_every_lowering() -> None:
+    """So that what is judged for one holds for all: neither rules nor decompositions know a chip."""
+    chips = [find_target(name).lowering for name in ("trn1", "trn2", "trn3", "inf2")]
+    for op in registered_ops():
+        assert len({find_lowering(op, chip) for chip in chips}) == 1, op
 
 
 def test_what_stands_around_the_graph_is_judged_too(square_package: GraphPackage) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.compiler.optimizer import adamw, clip_factor, gradient_norm
+from runtime.compiler.optimizer import adamw, block_squares, clip_factor, gradient_norm, rates
 
 LR, BETAS, EPS, DECAY = 3e-3, (0.9, 0.95), 1e-8, 0.1
 
@@ -28,12 +28,13 @@ def test_adamw_follows_torch_over_many_steps(shape: tuple[int, ...]) -> None:
     decay = DECAY if len(shape) >= 2 else 0.0
     optimizer = torch.optim.AdamW([theirs], lr=LR, betas=BETAS, eps=EPS, weight_decay=decay)
     param, first, second = jnp.asarray(start), jnp.zeros(shape), jnp.zeros(shape)
-    step_once = jax.jit(adamw)
+    step_once = jax.jit(lambda *state, scalars: adamw(*state, rates(scalars)))
     for step in range(1, 31):
         grad = (rng.standard_normal(shape) * 10.0 ** rng.integers(-4, 2)).astype(np.float32)
         theirs.grad = torch.from_numpy(grad.copy())
         optimizer.step()
-        param, first, second = step_once(param, first, second, jnp.asarray(grad), scalars(step))
+        given = (param, first, second, jnp.asarray(grad))
+        param, first, second = step_once(*given, scalars=scalars(step))
     state = optimizer.state[theirs]
     np.testing.assert_allclose(first, state["exp_avg"].numpy(), rtol=2e-6, atol=1e-7)
     np.testing.assert_allclose(second, state["exp_avg_sq"].numpy(), rtol=4e-6, atol=1e-9)
@@ -42,10 +43,10 @@ def test_adamw_follows_torch_over_many_steps(shape: tuple[int, ...]) -> None:
 
 def test_decay_spares_biases_and_norms() -> None:
     zero = jnp.zeros(3)
-    unchanged = adamw(jnp.ones(3), zero, zero, zero, jnp.asarray(scalars(1)))
+    unchanged = adamw(jnp.ones(3), zero, zero, zero, rates(jnp.asarray(scalars(1))))
     assert np.asarray(unchanged.param).tolist() == [1, 1, 1]
     matrix = jnp.zeros((3, 1))
-    decayed = adamw(jnp.ones((3, 1)), matrix, matrix, matrix, jnp.asarray(scalars(1)))
+    decayed = adamw(jnp.ones((3, 1)), matrix, matrix, matrix, rates(jnp.asarray(scalars(1))))
     np.testing.assert_allclose(decayed.param, np.full((3, 1), 1 - LR * DECAY), rtol=1e-7)
 
 
@@ -77,7 +78,11 @@ def test_the_norm_is_that_of_the_mean_gradient() -> None:
         for s, e in zip(sums, exponents, strict=True)
     ]
     expected = np.sqrt(sum((x**2).sum() for x in exact))
+    weight = jnp.float32(1 / tokens)
     norm = gradient_norm(
-        [jnp.asarray(s) for s in sums], [jnp.asarray(e) for e in exponents], jnp.float32(tokens)
+        [
+            block_squares(jnp.asarray(s), jnp.asarray(e), weight)
+            for s, e in zip(sums, exponents, strict=True)
+        ]
     )
     assert float(norm) == pytest.approx(expected, rel=1e-6)

@@ -26,10 +26,9 @@ from runtime.compiler.lower import lower_graph
 from runtime.compiler.programs import FlatProgram
 from runtime.compiler.targets import find_target
 from runtime.compiler.targets.rocm import RocmBackEnd
-from runtime.spec import CompileError
 from tests.unit.iree_support import cpu_flags, needs_iree
 from tests.unit.lower import cases
-from tests.unit.lower.support import Case, Draw, assert_same, run_array, torch_op, type_of
+from tests.unit.lower.support import EDGES, Case, Draw, assert_same, run_array, torch_op, type_of
 
 # Complex numbers cannot be arguments of a program; inside one they are XLA's and IREE's own.
 SUBJECTS = sorted(
@@ -124,16 +123,10 @@ def _specs(arrays: list[np.ndarray]) -> tuple[TensorSpec, ...]:
     )
 
 
-def _known(subject: str) -> Any:
-    """Mark what IREE 3.13.0 cannot compile: it crashes on stablehlo.triangular_solve."""
-    crash = pytest.mark.xfail(raises=CompileError, reason="IREE crashes on triangular_solve")
-    return pytest.param(subject, marks=crash) if subject == "linear_algebra" else subject
-
-
 @needs_iree
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("subject", [_known(subject) for subject in SUBJECTS])
+@pytest.mark.parametrize("subject", SUBJECTS)
 @settings(
     max_examples=2,  # the simplest arguments, and others
     deadline=None,
@@ -166,3 +159,39 @@ def test_ops_match_eager(subject: str, data: st.DataObject) -> None:
                 )
             except AssertionError as error:
                 raise AssertionError(f"{one.case.op}: {error}") from error
+
+
+@needs_iree
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_functions_of_two_numbers_match_eager_over_all_edges() -> None:
+    numbers = torch.tensor([*EDGES, 2.0, 3.0, -3.0, 0.3, 17.0])
+    pairs = tuple(grid.ravel() for grid in torch.meshgrid(numbers, numbers, indexing="ij"))
+    names = ("atan2.default", "pow.Tensor_Tensor", "maximum.default", "minimum.default")
+    _hold(("div.Tensor", "eq.Tensor", "lt.Tensor", "sub.Tensor", *names), pairs, rtol=2e-5)
+
+
+@needs_iree
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_large_angles_match_eager() -> None:
+    """As rotary embeddings of long sequences have them: one radian a place."""
+    angles = torch.tensor(np.geomspace(1e-3, 8e5, 2000), dtype=torch.float32)
+    _hold(("sin.default", "cos.default"), (angles,), rtol=2e-5)
+
+
+def _hold(names: tuple[str, ...], args: tuple[torch.Tensor, ...], *, rtol: float) -> None:
+    """Run ops in one program and compare each with torch."""
+    ops = []
+    for name in names:
+        case = Case(f"aten.{name}", lambda _: (args, {}))
+        ops.append(_one_op(case, args, {}, torch_op(case.op)(*args)))
+    compiled = RocmBackEnd(cpu_flags).compile(
+        one_program(ops), find_target(TARGET), lambda stage, seconds: None
+    )
+    results = load(compiled, driver=CPU_DRIVER).run([value for one in ops for value in one.values])
+    for one, result in zip(ops, results, strict=True):
+        try:
+            assert_same(host_view(result), one.wanted[0], rtol=rtol, atol=1e-6)
+        except AssertionError as error:
+            raise AssertionError(f"{one.case.op}: {error}") from error

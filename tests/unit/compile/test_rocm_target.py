@@ -265,7 +265,7 @@ def state(captured: CapturedModel, table: BlockTable) -> dict[tuple[str, str], A
         if item.role in {"param", "buffer"}
     }
     first = {
-        ("exponents", ""): np.full(table.n_blocks, EXPONENT),
+        **{("exponents", name): np.full(count, EXPONENT) for name, _, count in table.rows},
         ("maxima", ""): np.full(table.n_blocks, -1024),
         ("key", "key"): KEY.numpy(),
     }

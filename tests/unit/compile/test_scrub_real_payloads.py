@@ -15,6 +15,7 @@ from runtime.artifact.xla_forms import divide, field_value, gpu_executable, tell
 from runtime.compiler import compile_package
 from runtime.compiler.scrub import scrub_cuda_executable
 from runtime.compiler.targets import back_end, find_target
+from tests.unit.executables import cubins
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -125,24 +126,6 @@ def test_its_steps_and_machine_code_are_the_same(cuda, name):
     ]
     assert kernels[0] == kernels[1] != []
     assert cubins(cuda[name]) == cubins(scrubbed) != []
-
-
-def cubins(executable: bytes) -> list[bytes]:
-    """Give the ELF files in the steps of a CUDA executable, found by their magic."""
-    rest = gpu_executable(divide(executable)[1]).parts[-1].data
-    found = []
-    at = rest.find(b"\x7fELF")
-    while at >= 0:
-        # An ELF64 file ends behind its section or its program headers, whichever come last.
-        tables = [
-            int.from_bytes(rest[at + place : at + place + 8], "little")
-            + int.from_bytes(rest[at + size : at + size + 2], "little")
-            * int.from_bytes(rest[at + size + 2 : at + size + 4], "little")
-            for place, size in ((32, 54), (40, 58))
-        ]
-        found.append(rest[at : at + max(tables)])
-        at = rest.find(b"\x7fELF", at + 1)
-    return found
 
 
 @pytest.mark.parametrize("name", ["step", "kernel"])

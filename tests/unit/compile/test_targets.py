@@ -17,7 +17,9 @@ NAMES = (
 
 def test_the_targets_are_those_that_a_job_may_name() -> None:
     assert target_names() == NAMES
-    section = CompileSection(targets=(*NAMES, "cuda-sm90x8", "tpu-v5ex4", "cpux2"))
+    section = CompileSection(
+        targets=(*NAMES, "cuda-sm90x8", "cuda-sm90x8-tp4", "tpu-v5ex4", "cpux2")
+    )
     assert expand(section.targets) == section.targets
 
 
@@ -50,7 +52,32 @@ def test_an_island_is_the_same_chip_several_times() -> None:
     assert find_target("tpu-v5ex8").topology == "v5e:2x4"
     assert find_target("tpu-v5px8").topology == "v5p:2x2x2"
     flags = find_target("cpux3").environment["XLA_FLAGS"].split()
-    assert flags == ["--xla_cpu_max_isa=AVX2", "--xla_force_host_platform_device_count=3"]
+    assert flags[:2] == ["--xla_cpu_max_isa=AVX2", "--xla_force_host_platform_device_count=3"]
+
+
+def test_tensor_parallel_groups_are_part_of_an_islands_name() -> None:
+    island, groups = find_target("cuda-sm90x8"), find_target("cuda-sm90x8-tp4")
+    assert (groups.name, groups.chips, groups.tensor_parallel) == ("cuda-sm90x8-tp4", 8, 4)
+    assert (groups.topology, groups.lowering) == (island.topology, "cuda-sm90")
+    assert find_target("cuda-sm90x8-tp1") == island
+    assert island.tensor_parallel == 1
+    assert find_target("cpux2-tp2").environment == find_target("cpux2").environment
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cuda-sm90x8-tp3", "groups of 3 do not divide 8 chips; allowed: 1, 2, 4, 8"),
+        ("cpux2-tp4", "groups of 4 do not divide 2 chips; allowed: 1, 2"),
+        ("cpu-tp2", "'cpu-tp2' is no target"),
+        ("cpux2-tp0", "'cpux2-tp0' is no target"),
+    ],
+)
+def test_groups_that_do_not_divide_an_island_are_refused(name: str, words: str) -> None:
+    with pytest.raises(CompileError, match=words):
+        find_target(name)
+    with pytest.raises(ValueError, match=words):
+        CompileSection(targets=(name,))
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,9 @@ def _payload(
     size = 4 * ELEMENTS // chips
 
     def program(name, inputs, outputs, donated, peak, cost) -> Program:
-        axes = (0,) * len(inputs), (0,) * len(outputs)
-        split = None if chips == 1 else Partitions(chips=chips, inputs=axes[0], outputs=axes[1])
+        cuts = ((0,),) * len(inputs), ((0,),) * len(outputs)
+        mesh = (("fsdp", chips),)
+        split = None if chips == 1 else Partitions(mesh=mesh, inputs=cuts[0], outputs=cuts[1])
         return Program(
             name=name, inputs=inputs, outputs=outputs, donated=donated, executable=b"x",
             peak_memory_bytes=peak, flops=cost, bytes_moved=bytes_moved, partitions=split,

@@ -73,6 +73,13 @@ def test_a_smaller_batch_on_an_island_stays_a_multiple_of_its_chips(payload) -> 
     assert found["train.micro_batch: 4"] == 50
 
 
+def test_chips_of_a_tensor_parallel_group_share_their_sequences(payload) -> None:
+    # 10 MiB of arrays a chip and 10 a sequence; two chips are one group, which divides no batch.
+    found = ways(payload("cuda-sm90x2-tp2", chips=2, activations=80 * MIB), 50)
+    assert found["train.micro_batch: 3"] == 40
+    assert found["target cuda-sm90x4-tp2"] == 45
+
+
 def test_where_no_change_is_enough_all_are_proposed_together(payload) -> None:
     found = ways(payload(activations=800 * MIB), 36, micro_batch=2, adapter=True)
     assert set(found) == set()
