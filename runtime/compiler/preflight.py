@@ -25,7 +25,7 @@ from runtime.compiler.neuron.rules import assumptions, broken_rules
 from runtime.compiler.passes.decompose import Replaced, replacements
 from runtime.compiler.targets import Target
 
-__all__ = ["Preflight", "Replacement", "Unsupported", "node_module", "preflight"]
+__all__ = ["Judgements", "Preflight", "Replacement", "Unsupported", "node_module", "preflight"]
 
 
 @dataclass(slots=True)
@@ -105,14 +105,54 @@ class Preflight:
         }
 
 
-def preflight(package: GraphPackage, target: Target, *, micro_shards: int) -> Preflight:
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the compiler's rules say of a node lowered alone.
+
+    Attributes:
+        broken: the rules that it breaks, in words.
+        assumed: operators that no document lists.
+    """
+
+    broken: tuple[str, ...]
+    assumed: tuple[str, ...]
+
+
+class Judgements:
+    """Judgements of nodes by all that decides them, so that equal nodes are lowered once.
+
+    One may be shared by packages that are judged one after another.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[object, Judgement] = {}
+
+    def of(self, node: Node, types: Mapping[str, TensorType], target: str) -> Judgement:
+        """Judge a node; arguments as of `node_module`."""
+        key = target, _key(node, types)
+        if key not in self._known:
+            module = node_module(node, types, target)
+            texts = tuple(broken.text() for broken in broken_rules(module))
+            self._known[key] = Judgement(texts, assumptions(module))
+        return self._known[key]
+
+
+def preflight(
+    package: GraphPackage,
+    target: Target,
+    *,
+    micro_shards: int,
+    known: Judgements | None = None,
+) -> Preflight:
     """Judge a package for a target.
 
     Args:
         package: the captured graphs.
         target: what it is to be compiled for.
         micro_shards: M of the job.
+        known: judgements of nodes from packages before it; takes this one's.
     """
+    judged = Judgements() if known is None else known
     rewritten = {name: replacements(graph, target.family) for name, graph in package.graphs.items()}
     replaced = [item for graph in rewritten.values() for item in graph.replaced]
     graphs = {name: graph.graph for name, graph in rewritten.items()}
@@ -121,7 +161,7 @@ def preflight(package: GraphPackage, target: Target, *, micro_shards: int) -> Pr
         _look_up(graph, target, found)
     if target.family in _COMPILED_BY_RULES:
         for graph in graphs.values():
-            _check_nodes(graph, target, found)
+            _check_nodes(graph, target, found, judged)
         if not found.by_op:
             _check_programs(package, target, micro_shards, found)
     return Preflight(
@@ -164,20 +204,15 @@ def _look_up(graph: Graph, target: Target, found: _Findings) -> None:
         found.add(node.op, node.module, [f"{dtype} has no form on any target" for dtype in wrong])
 
 
-def _check_nodes(graph: Graph, target: Target, found: _Findings) -> None:
+def _check_nodes(graph: Graph, target: Target, found: _Findings, judged: Judgements) -> None:
     """Lower each distinct node alone, and apply the compiler's rules to it."""
-    judged: dict[object, tuple[str, ...]] = {}
     without_lowering = frozenset(found.by_op)
     for node, types in _with_types(graph):
         if node.op == "getitem" or node.op in without_lowering or not _types(node):
             continue
-        key = _key(node, types)
-        if key not in judged:
-            module = node_module(node, types, target.lowering)
-            judged[key] = tuple(broken.text() for broken in broken_rules(module))
-            found.assumed.update(assumptions(module))
-        if judged[key]:
-            found.add(node.op, node.module, judged[key])
+        judgement = judged.of(node, types, target.lowering)
+        found.assumed.update(judgement.assumed)
+        found.add(node.op, node.module, judgement.broken)
 
 
 def _check_programs(

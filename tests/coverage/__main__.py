@@ -1,7 +1,8 @@
 """Run the coverage: `python -m tests.coverage [--only A,B] [--fresh] [--fast] [--report FOLDER]`.
 
 Each architecture's result is a file in the results folder, so a run that stops goes on where it
-was. `--retry` runs those again that did not come through.
+was. `--retry` runs those again that did not come through. Then Neuron's pre-flight judges what was
+captured (`neuron.py`); `--judge` judges again what has been judged.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from runtime.compiler.targets import find_target
 from tests.coverage.architectures import FAST
 from tests.coverage.child import run_one
+from tests.coverage.neuron import judge
 from tests.coverage.report import write_report
 from tests.coverage.row import Limits, Row, read_row
 
@@ -44,24 +46,31 @@ def main(arguments: list[str] | None = None) -> int:
         seq_len=options.seq_len,
         capture_only=options.capture_only,
     )
-    rows = [_row(name, place, len(wanted), options, limits) for place, name in enumerate(wanted, 1)]
+    for place, name in enumerate(wanted, 1):
+        _run(name, place, len(wanted), options, limits)
+    judge(wanted, options.results, limits, again=options.judge)
     if options.report:
         write_report({name: read_row(options.results, name) for name in every}, options.report)
-    # What a model itself cannot do is no failure of the compiler.
-    return int(any(row.status not in {"correct", "not trainable"} for row in rows))
+    return int(any(_failed(read_row(options.results, name)) for name in wanted))
 
 
-def _row(name: str, place: int, count: int, options: argparse.Namespace, limits: Limits) -> Row:
-    """Cover one architecture, or take the result that is there."""
+def _failed(row: Row | None) -> bool:
+    """Say whether the compiler falls short of a model; what a model itself cannot do is not that."""
+    if row is None or row.status not in {"correct", "not trainable"}:
+        return True
+    return row.status == "correct" and row.neuron != "none left"
+
+
+def _run(name: str, place: int, count: int, options: argparse.Namespace, limits: Limits) -> None:
+    """Cover one architecture, or leave the result that is there."""
     known = None if options.fresh else read_row(options.results, name)
     if known is not None and known.is_final and not (options.retry and known.error):
-        return known
+        return
     started = time.monotonic()
     row = run_one(name, options.results, limits)
     took = time.monotonic() - started
     more = f": {row.stage}: {row.error}" if row.error else ""
     sys.stderr.write(f"[{place}/{count}] {name} {row.status} {took:.1f} s{more}\n")
-    return row
 
 
 def _prepare() -> None:
@@ -72,7 +81,12 @@ def _prepare() -> None:
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     import torch
 
-    for module in ("runtime.agent.executable", "runtime.compiler.programs", "tests.coverage.one"):
+    for module in (
+        "runtime.agent.executable",
+        "runtime.compiler.preflight",
+        "runtime.compiler.programs",
+        "tests.coverage.one",
+    ):
         importlib.import_module(module)
 
     torch.set_num_threads(1)
@@ -85,6 +99,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--fast", action="store_true", help="the dozen of the fast test")
     parser.add_argument("--fresh", action="store_true", help="run again what has a result")
     parser.add_argument("--retry", action="store_true", help="run again what failed")
+    parser.add_argument("--judge", action="store_true", help="judge again for Neuron")
     parser.add_argument("--results", type=Path, default=ROOT / "build/coverage")
     parser.add_argument("--report", type=Path, help="write coverage.json and .md into this folder")
     parser.add_argument("--time-limit", type=float, default=900.0, help="seconds for one")

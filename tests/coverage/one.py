@@ -29,7 +29,7 @@ from runtime.compiler.capture._dropout import keyed_dropout
 from runtime.compiler.graph import Graph, GraphPackage
 from runtime.compiler.lower.registry import find_lowering
 from runtime.spec import LumaError
-from tests.coverage.row import Limits, Row
+from tests.coverage.row import Limits, Row, graph_path
 from tests.coverage.tiny_config import tiny_config
 
 TARGET = "cpu"
@@ -99,6 +99,7 @@ def _cover(row: Row, folder: Path, limits: Limits) -> None:
         given = arguments(graph, captured.arrays, batch)
         compare(eager, torch_results(graph, given), "the captured graph")
     row.status = "captured"
+    graph_path(folder, row.model_type).write_bytes(captured.package.to_bytes())
     with stage("lower"):
         row.missing_ops = missing_ops(captured.package)
         if row.missing_ops:
@@ -236,8 +237,10 @@ def compiled_step(package: GraphPackage) -> Callable[[Mapping[str, Tensor], Eage
         largest = max(float(grad.abs().max()) for grad in eager.grads.values())
         unit = math.floor(math.log2(largest)) + 1 - _UNIT_BITS
         values: list[np.ndarray] = [given[item.name].numpy() for item in inputs]
-        values.append(np.full(n_blocks, unit))
-        values += [np.zeros(spec.shape) for spec in flat.inputs[len(values) : -1]]
+        values += [
+            np.full(spec.shape, unit if spec.role == "exponents" else 0)
+            for spec in flat.inputs[len(values) : -1]
+        ]
         values.append(np.full(n_blocks, EMPTY))
         typed = [
             np.asarray(value, jnp.dtype(spec.dtype))

@@ -27,6 +27,11 @@ as far as it goes:
 Equal means: the loss within 1e-4 of itself; each element of each gradient within 1e-4 of the
 model's largest gradient element, and within 1 % of its parameter's largest. `make coverage` writes
 this page and `coverage.json` again.
+
+*Neuron* says what the compiler of Trainium and Inferentia2 would lack of the captured graphs (training
+step and forward), by `luma check`'s pre-flight for trn2, after decomposition: every node lowered
+alone, then every whole program, each held against the vendor's documented operators and limits. The
+rules are the same for trn1, trn3 and inf2. Nothing of it has run through that compiler.
 """
 
 
@@ -34,12 +39,13 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     """Give what `docs/coverage.json` holds.
 
     `built` and so on count the architectures that came at least that far; `trainable` those whose
-    model trains from token ids in eager torch.
+    model trains from token ids in eager torch; `neuron` those whose every op has a form there.
     """
     levels = ("built", "captured", "compiled", "correct")
     counts = {level: sum(row.reached(level) for row in rows) for level in levels}
     trainable = counts["built"]
     counts["built"] += sum(row.status == "not trainable" for row in rows)
+    counts["neuron"] = sum(row.neuron == "none left" for row in rows)
     shown = [{**asdict(row), "seconds": round(sum(row.seconds.values()), 1)} for row in rows]
     return {"architectures": len(rows), "trainable": trainable, **counts, "rows": shown}
 
@@ -62,16 +68,18 @@ def write_report(found: Mapping[str, Row | None], folder: Path) -> None:
 def markdown(rows: Sequence[Row], not_run: Sequence[str] = ()) -> str:
     """Give the page: counts, then the failures with their causes, then every architecture."""
     data = summary(rows)
-    counts = "\n".join(
-        f"| {name} | {data[name]} |"
-        for name in ("architectures", "built", "trainable", "captured", "compiled", "correct")
-    )
+    names = ("architectures", "built", "trainable", "captured", "compiled", "correct")
+    counts = "\n".join(f"| {name} | {data[name]} |" for name in names)
+    counts += f"\n| nothing left for Neuron | {data['neuron']} |"
     if not_run:
         counts += f"\n| not run | {len(not_run)}: {', '.join(not_run)} |"
     failed = [row for row in rows if row.status != LEVELS[-1]]
     parts = [_INTRODUCTION, f"| | |\n|---|---|\n{counts}\n"]
     if failed:
         parts += ["## Not covered\n", _failures(failed)]
+    left = [row for row in rows if row.neuron_left]
+    if left:
+        parts += ["## Left for Neuron\n", _left(left)]
     parts += ["## All\n", _table(rows)]
     return "\n".join(parts)
 
@@ -86,13 +94,26 @@ def _failures(rows: Sequence[Row]) -> str:
     )
 
 
+def _left(rows: Sequence[Row]) -> str:
+    """Give one line for each op that Neuron's compiler would lack."""
+    head = "| architecture | op | why |\n|---|---|---|\n"
+    return head + "".join(
+        f"| {row.model_type} | {op} | {_cell('; '.join(reasons))} |\n"
+        for row in rows
+        for op, reasons in row.neuron_left.items()
+    )
+
+
 def _table(rows: Sequence[Row]) -> str:
     """Give one line for each architecture."""
-    head = "| architecture | status | nodes | attention | gradient error | seconds |\n|---|---|---|---|---|---|\n"
+    head = (
+        "| architecture | status | nodes | attention | gradient error | seconds | Neuron |\n"
+        "|---|---|---|---|---|---|---|\n"
+    )
     return head + "".join(
         f"| {row.model_type} | {row.status} | {row.nodes or ''} | {_attention(row)} | "
         f"{'' if row.gradient_error is None else f'{row.gradient_error:.1e}'} | "
-        f"{sum(row.seconds.values()):.0f} |\n"
+        f"{sum(row.seconds.values()):.0f} | {row.neuron} |\n"
         for row in rows
     )
 

@@ -13,6 +13,10 @@ eager torch it gives no loss or gradients from token ids alone."""
 STAGES = ("build", "eager", "capture", "second batch", "lower", "compile", "run", "")
 """What was under way, in order; "" when all was done."""
 
+NEURON = ("", "none left", "left", "not judged")
+"""The state of the pre-flight for Neuron: not run (yet), every op has a form, some have none, and
+the pre-flight itself failed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -48,6 +52,8 @@ class Row:
         nodes: of the captured training step; 0 before it is captured.
         attention: how attention was captured.
         gradient_error: of the compiled step, the largest difference over the largest gradient.
+        neuron: one of `NEURON`: what Neuron's pre-flight says of the captured graphs.
+        neuron_left: what that compiler could not compile, after decomposition: by op, the reasons.
     """
 
     model_type: str
@@ -60,6 +66,8 @@ class Row:
     nodes: int = 0
     attention: str = ""
     gradient_error: float | None = None
+    neuron: str = ""
+    neuron_left: dict[str, list[str]] = field(default_factory=dict)
 
     def reached(self, level: str) -> bool:
         """Say whether it came at least that far."""
@@ -76,6 +84,11 @@ class Row:
         draft = path.with_suffix(".draft")
         draft.write_text(json.dumps(asdict(self), indent=1) + "\n")
         draft.replace(path)
+
+
+def graph_path(folder: Path, model_type: str) -> Path:
+    """Give the file of an architecture's captured graphs."""
+    return folder / f"{model_type}.graph"
 
 
 def row_path(folder: Path, model_type: str) -> Path:

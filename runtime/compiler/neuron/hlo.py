@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from runtime.artifact.protobuf import (
     BYTES,
@@ -222,6 +223,7 @@ def read_instruction(data: bytes) -> Instruction:
     )
 
 
+@lru_cache(maxsize=1024)  # a module of ten thousand instructions has dozens of shapes
 def _shape(data: bytes) -> Shape:
     fields = split(data)
     number = number_of(fields, _ELEMENT_TYPE)

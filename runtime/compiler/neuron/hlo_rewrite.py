@@ -36,25 +36,27 @@ def prepared(data: bytes) -> bytes:
         CompileError: the bytes are no HLO module, a use has no definition before it, a computation
             calls itself, or there are more instructions than 32-bit ids.
     """
-    entry = hlo.read(data).entry
     try:
         writer = _Writer(data)
-        writer.computation(entry)
-        result = writer.module(entry)
+        result = writer.module()
     except NotAMessageError as error:
         raise CompileError(f"the HLO module cannot be read: {error}") from error
     except KeyError as error:
         raise CompileError(f"the HLO module uses id {error.args[0]} before it is there") from None
     except RecursionError:
         raise CompileError("the HLO module has a computation that calls itself") from None
-    largest = hlo.read(result).largest_id
-    if largest > _INT32_MAX:
-        raise CompileError(f"the HLO module has {largest} instructions; ids of 32 bits are too few")
+    if writer.count > _INT32_MAX:
+        message = f"the HLO module has {writer.count} instructions; ids of 32 bits are too few"
+        raise CompileError(message)
     return result
 
 
 class _Writer:
-    """Writes the computations that are needed, each after those that it applies."""
+    """Writes the computations that are needed, each after those that it applies.
+
+    Attributes:
+        count: the instructions that were written, numbered from 1.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._fields = split(data)
@@ -65,7 +67,7 @@ class _Writer:
                 self._sources[_id(fields, hlo.COMPUTATION_ID)] = fields
         self._numbers: dict[int, int] = {}
         self._written: list[RawField] = []
-        self._count = 0
+        self.count = 0
 
     def computation(self, old: int) -> int:
         """Write a computation, if that is not done yet; give its new number."""
@@ -90,8 +92,16 @@ class _Writer:
         self._written.append(RawField.of(hlo.COMPUTATION, join(fields)))
         return number
 
-    def module(self, entry: int) -> bytes:
-        """Give the module of all that was written."""
+    def module(self) -> bytes:
+        """Write the entry and all that it needs; give the module.
+
+        Raises:
+            CompileError: there is no entry.
+        """
+        entry = hlo.number_of(self._fields, hlo.ENTRY)
+        if entry not in self._sources:
+            raise CompileError("the HLO module cannot be read: it has no entry computation")
+        self.computation(entry)
         kept = [item for item in self._fields if item.number not in _DROPPED]
         number = self._numbers[entry]
         names = [RawField.of(hlo.ENTRY_NAME, _name("computation", number))]
@@ -124,8 +134,8 @@ class _Writer:
     ) -> int:
         """Write one instruction; give its new id."""
         called = [self.computation(number) for number in item.called]
-        self._count += 1
-        number = self._count
+        self.count += 1
+        number = self.count
         kept = [part for part in split(raw) if part.number not in _REWRITTEN]
         fields = [RawField.of(hlo.NAME, _name(item.opcode, number)), *kept]
         fields.append(_varint(hlo.ID, number))

@@ -34,10 +34,17 @@ def rows(tmp_path_factory) -> dict[str, dict]:
     return found
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("model_type", FAST)
 def test_the_compiled_step_gives_eagers_loss_and_gradients(model_type, rows):
     row = rows[model_type]
     assert (row["status"], row["error"]) == ("correct", "")
     assert row["gradient_error"] < 1e-4
     assert row["nodes"] > 100
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("model_type", FAST)
+def test_nothing_is_left_that_neuron_could_not_compile(model_type, rows):
+    row = rows[model_type]
+    assert (row["neuron"], row["neuron_left"]) == ("none left", {})

@@ -67,20 +67,58 @@ def _divided(d: Draw) -> Any:
 
 
 def _convolution_backward(d: Draw) -> Any:
-    """Depthwise, grouped and plain ones, in one and two dimensions of space."""
-    x, weight, padding, dilation, groups = d.pick(
-        ((2, 4, 9), (4, 1, 4), (3,), (1,), 4),
-        ((2, 4, 9), (6, 2, 3), (1,), (2,), 2),
-        ((1, 3, 6, 5), (2, 3, 3, 2), (1, 0), (1, 1), 1),
-        ((2, 4, 6), (4, 4, 1), (0,), (1,), 1),
-        ((1, 2, 5), (2, 2, 2), (2,), (1,), 1),
+    """Depthwise, grouped, strided and transposed ones, in one and two dimensions of space."""
+    x, weight, stride, padding, dilation, groups = d.pick(
+        ((2, 4, 9), (4, 1, 4), (1,), (3,), (1,), 4),
+        ((2, 4, 9), (6, 2, 3), (1,), (1,), (2,), 2),
+        ((1, 3, 6, 5), (2, 3, 3, 2), (1, 1), (1, 0), (1, 1), 1),
+        ((2, 4, 6), (4, 4, 1), (1,), (0,), (1,), 1),
+        ((1, 2, 5), (2, 2, 2), (1,), (2,), (1,), 1),
+        ((2, 4, 10), (6, 2, 3), (2,), (1,), (1,), 2),
+        ((1, 3, 8, 7), (2, 3, 3, 2), (3, 2), (1, 0), (1, 2), 1),
+        ((1, 2, 9), (2, 2, 2), (4,), (0,), (1,), 1),
+        ((1, 2, 7), (2, 2, 1), (2,), (2,), (1,), 1),
     )
     given, kernel = d.tensor(x, edges=False), d.tensor(weight, edges=False)
-    stride, nothing = (1,) * len(padding), (0,) * len(padding)
-    options = (stride, padding, dilation, False, nothing, groups)
-    result = torch.ops.aten.convolution.default(given, kernel, None, *options)
+    options = (stride, padding, dilation, False, (0,) * len(padding), groups)
+    return _conv_gradients(d, given, kernel, options, weight[0])
+
+
+def _transposed_convolution_backward(d: Draw) -> Any:
+    x, weight, stride, padding, more, groups = d.pick(
+        ((2, 4, 5), (4, 3, 3), (2,), (1,), (1,), 1),
+        ((1, 4, 5), (4, 2, 2), (2,), (0,), (0,), 2),
+        ((1, 2, 3, 4), (2, 3, 3, 2), (2, 3), (1, 0), (0, 2), 1),
+    )
+    given, kernel = d.tensor(x, edges=False), d.tensor(weight, edges=False)
+    options = (stride, padding, (1,) * len(padding), True, more, groups)
+    return _conv_gradients(d, given, kernel, options, weight[1] * groups)
+
+
+def _conv_gradients(
+    d: Draw, x: torch.Tensor, weight: torch.Tensor, options: tuple[Any, ...], channels: int
+) -> Any:
+    result = torch.ops.aten.convolution.default(x, weight, None, *options)
     grad = d.tensor(result.shape, edges=False)
-    return (grad, given, kernel, [weight[0]], *options, [True, True, d.pick(True, False)]), {}
+    return (grad, x, weight, [channels], *options, [True, True, d.pick(True, False)]), {}
+
+
+def _whole_powers(d: Draw) -> Any:
+    """Floats to whole powers (as ALiBi's slopes are made), and integers."""
+    base = d.tensor(d.pick((3, 4), (4,), ()), torch.float32, torch.int64, low=-3, high=3)
+    exponent = d.tensor((4,), torch.int64, torch.int32, low=-3, high=9)
+    return (base, exponent), {}
+
+
+def _powers_of_two(d: Draw) -> Any:
+    return (d.pick(2, 3, -2, 0.5), d.tensor((5,), torch.int64, low=0, high=12)), {}
+
+
+def _far_apart(d: Draw) -> Any:
+    """Floats with quotients up to 2^50, multiples of the divisor among them."""
+    y = d.tensor((5,), low=0.01, high=3, edges=False) * d.pick(1.0, -1.0)
+    x = d.tensor((5,), edges=False) * 2.0 ** d.pick(0, 10, 24, 50)
+    return (torch.where(x.abs() > 3.5, (x / y).round() * y, x), y), {}
 
 
 CASES = (
@@ -99,6 +137,15 @@ CASES = (
         for name in ("remainder.Tensor", "fmod.Tensor", "floor_divide.default")
     ),
     Case("aten.div.Tensor_mode", lambda d: (_divided(d), {"rounding_mode": "floor"})),
-    Case("aten.convolution_backward.default", _convolution_backward, rtol=2e-5, atol=2e-5),
+    *(
+        Case("aten.convolution_backward.default", draw, rtol=2e-5, atol=2e-5)
+        for draw in (_convolution_backward, _transposed_convolution_backward)
+    ),
+    Case("aten.pow.Tensor_Tensor", _whole_powers),
+    Case("aten.pow.Scalar", _powers_of_two),
+    *(
+        Case(f"aten.{name}", _far_apart)
+        for name in ("remainder.Tensor", "fmod.Tensor", "floor_divide.default")
+    ),
 )
 """Own cases; the lowerings' are taken beside them."""

@@ -2,6 +2,7 @@
 
 from runtime.compiler.lower.ops import (
     activation,
+    angles,
     barrier,
     compare,
     complex_numbers,
@@ -17,6 +18,7 @@ from runtime.compiler.lower.ops import (
     normalise,
     order,
     plain_scatter,
+    plain_solve,
     pointwise,
     reduce,
     scatter,
@@ -27,6 +29,7 @@ from runtime.compiler.lower.ops import (
 
 __all__ = [
     "activation",
+    "angles",
     "barrier",
     "compare",
     "complex_numbers",
@@ -42,6 +45,7 @@ __all__ = [
     "normalise",
     "order",
     "plain_scatter",
+    "plain_solve",
     "pointwise",
     "reduce",
     "scatter",

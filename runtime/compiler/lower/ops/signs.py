@@ -2,7 +2,8 @@
 
 A power of a negative number is NaN, also where the exponent is whole: its formula is e^(y log x). So
 the power is taken of |x|, and the sign is put right afterwards, by the rules of C's `pow` (ISO C,
-annex F.10.4.4). And the angle of (-0, x) comes out as that of (0, x).
+annex F.10.4.4). And the angle of (-0, x) comes out as that of (0, x), that of two zeros or two
+infinities as NaN.
 """
 
 from __future__ import annotations
@@ -36,7 +37,15 @@ def power_of_number(x: Array, exponent: Scalar) -> Array:
 @op("aten.atan2.default", target=_FAMILY)
 def atan2(y: Array, x: Array) -> Array:
     """Give the angle of the point (x, y), in radians: it has y's sign, a zero's included."""
-    return jnp.copysign(jnp.arctan2(jnp.abs(y), x), y)
+    return jnp.copysign(jnp.arctan2(*_with_quotient(jnp.abs(y), x)), y)
+
+
+def _with_quotient(y: Array, x: Array) -> tuple[Array, Array]:
+    """Give a point of the same angle whose y / x is a number, where 0 / 0 or inf / inf is none."""
+    far = jnp.isinf(y) & jnp.isinf(x)
+    near = (y == 0) & (x == 0)
+    unit = jnp.ones((), y.dtype)
+    return jnp.where(far, unit, y), jnp.where(far | near, jnp.copysign(unit, x), x)
 
 
 def _power(x: Array, y: Array) -> Array:

@@ -8,6 +8,12 @@ from __future__ import annotations
 import math
 
 from runtime.compiler.passes.decompositions.builder import Builder, Number, Val
+from runtime.compiler.passes.decompositions.modulo import (
+    float_quotient,
+    float_remainder,
+    float_rest,
+    floats_of,
+)
 from runtime.compiler.passes.decompositions.registry import decomposition
 
 _FAMILIES = ("neuron",)
@@ -15,6 +21,9 @@ _POWER = "a power is documented for constant whole exponents only (issue 658)"
 _NOT_LISTED = "not among the compiler's documented operators"
 _LARGEST_PRODUCT = 4
 """The largest whole exponent that the general lowering multiplies out itself."""
+
+_DIGITS = 31
+"""Binary digits of an exponent: programs hold int64 as int32."""
 
 _LARGEST_CHAIN = 1 << 12
 """The largest whole exponent that is multiplied out here, by squaring."""
@@ -82,18 +91,18 @@ def power_of_number(b: Builder, x: Val, exponent: Number) -> Val | None:
 
 
 @decomposition("aten.pow.Tensor_Tensor", families=_FAMILIES, because=_POWER)
-def power(b: Builder, x: Val, y: Val) -> Val | None:
-    """Give e^(y log |x|) with the sign of a whole power."""
-    if not (x.is_float and y.is_float):
-        return None
+def power(b: Builder, x: Val, y: Val) -> Val:
+    """Give e^(y log |x|) with the sign of a whole power; integers are multiplied out."""
+    if not (x.is_float or y.is_float):
+        return _integer_power(b, b.cast(x, "int64"), b.cast(y, "int64"))
     return _power(b, b.wide(x), b.wide(y))
 
 
 @decomposition("aten.pow.Scalar", families=_FAMILIES, because=_POWER)
-def power_of_base(b: Builder, x: Number, y: Val) -> Val | None:
-    """Give e^(y log x) for a constant x."""
-    if not y.is_float:
-        return None
+def power_of_base(b: Builder, x: Number, y: Val) -> Val:
+    """Give e^(y log x) for a constant x; a whole one to whole powers is multiplied out."""
+    if isinstance(x, int) and not y.is_float:
+        return _integer_power(b, b.full((), x, "int64"), b.cast(y, "int64"))
     return _power(b, b.full((), float(x), "float32"), b.wide(y))
 
 
@@ -101,7 +110,10 @@ def power_of_base(b: Builder, x: Number, y: Val) -> Val | None:
     "aten.remainder.Tensor", "aten.remainder.Scalar", families=_FAMILIES, because=_NOT_LISTED
 )
 def remainder(b: Builder, x: Val, y: Val | Number) -> Val | None:
-    """Give x modulo y with the sign of y, for integers; floats are left as they are."""
+    """Give x modulo y with the sign of y."""
+    floats = floats_of(b, x, y)
+    if floats is not None:
+        return float_remainder(b, *floats)
     parts = _division(b, x, y)
     if parts is None:
         return None
@@ -111,14 +123,20 @@ def remainder(b: Builder, x: Val, y: Val | Number) -> Val | None:
 
 @decomposition("aten.fmod.Tensor", "aten.fmod.Scalar", families=_FAMILIES, because=_NOT_LISTED)
 def fmod(b: Builder, x: Val, y: Val | Number) -> Val | None:
-    """Give x modulo y with the sign of x, for integers; floats are left as they are."""
+    """Give x modulo y with the sign of x."""
+    floats = floats_of(b, x, y)
+    if floats is not None:
+        return float_rest(b, *floats)
     parts = _division(b, x, y)
     return None if parts is None else parts[1]
 
 
 @decomposition("aten.floor_divide.default", families=_FAMILIES, because=_NOT_LISTED)
 def floor_divide(b: Builder, x: Val, y: Val | Number) -> Val | None:
-    """Give x / y rounded down, for integers; floats are left as they are."""
+    """Give x / y rounded down."""
+    floats = floats_of(b, x, y)
+    if floats is not None:
+        return float_quotient(b, *floats)
     parts = _division(b, x, y)
     if parts is None:
         return None
@@ -132,7 +150,7 @@ def floor_divide(b: Builder, x: Val, y: Val | Number) -> Val | None:
 def div_mode(
     b: Builder, x: Val, y: Val | Number, *, rounding_mode: str | None = None
 ) -> Val | None:
-    """Give x / y rounded down, for integers; other modes are left as they are."""
+    """Give x / y rounded down; other modes are left as they are."""
     return floor_divide(b, x, y) if rounding_mode == "floor" else None
 
 
@@ -141,10 +159,8 @@ def _division(b: Builder, x: Val, y: Val | Number) -> tuple[Val, Val, Val, Val] 
     if x.is_float or x.dtype == "bool" or isinstance(y, float):
         return None
     divisor = y if isinstance(y, Val) else b.full((), y, x.dtype)
-    if divisor.dtype != x.dtype:
-        if divisor.is_float or x.ndim == 0 or divisor.ndim != 0:
-            return None
-        divisor = b.cast(divisor, x.dtype)
+    joined = _joined_integer(x, divisor)
+    x, divisor = b.cast(x, joined), b.cast(divisor, joined)
     quotient = b.quotient(x, divisor)
     rest = b.sub(x, b.mul(quotient, divisor))
     negative = b.compare("ne", b.compare("lt", rest, 0), b.compare("lt", divisor, 0))
@@ -162,6 +178,35 @@ def _chain(b: Builder, x: Val, exponent: int) -> Val:
     if result is None:
         raise ValueError("a chain of products needs an exponent above 0")
     return result
+
+
+def _joined_integer(x: Val, y: Val) -> str:
+    """Give the dtype that two tensors of integers are divided in, as torch chooses it.
+
+    The wider; but a tensor without dimensions takes the other's, and wraps around in it.
+    """
+    if x.dtype == y.dtype or (x.ndim and not y.ndim):
+        return x.dtype
+    return y.dtype if y.ndim and not x.ndim else "int64"
+
+
+def _integer_power(b: Builder, x: Val, y: Val) -> Val:
+    """Give x to the power y of int64, wrapping around, by the binary digits of y.
+
+    A power below 0 is that of 1 or -1, or else 0, as torch has it.
+    """
+    is_negative = b.compare("lt", y, 0)
+    rest = b.where(is_negative, b.mul(y, -1), y)
+    result = b.full((), 1, "int64")
+    base = x
+    for digit in range(_DIGITS):
+        half = b.quotient(rest, 2)
+        is_set = b.compare("ne", b.sub(rest, b.mul(half, 2)), 0)
+        result = b.where(is_set, b.mul(result, base), result)
+        rest = half
+        base = b.mul(base, base) if digit + 1 < _DIGITS else base
+    unit = b.compare("eq", b.mul(x, x), 1)
+    return b.where(b.both(is_negative, b.negated(unit)), 0, result)
 
 
 def _power(b: Builder, x: Val, y: Val) -> Val:
