@@ -26,11 +26,13 @@ SUBJECTS = (
     "cold_compile",
     "sizes",
     "depth",
+    "targets",
     "elastic",
     "checkpoint",
     "scaling",
     "recovery",
     "ring",
+    "attestation",
 )
 RESULTS = Path(__file__).parent / "results"
 _EPILOG = "example: python -m benchmarks --only step --only cold_compile --json"

@@ -89,14 +89,20 @@ class BareLoop:
         size, count = blocks.block_size, len(blocks.rows)
         self._zeros = [device_array(np.zeros((n, size), np.int32)) for *_, n in blocks.rows]
         self._empty = device_array(np.full(blocks.n_blocks, EMPTY, np.int32))
-        self._units: Any = device_array(np.zeros(blocks.n_blocks, np.int32))
+        self._units: list[Any] = self._split(np.zeros(blocks.n_blocks, np.int32))
         maxima = np.array(host_view(self._shard(0, self._zeros, self._empty)[count]))
         units = scaling.unit_exponents(
             scaling.first_exponents(maxima, blocks.rows),
             micro_shards=self._plan.micro_shards,
             headroom=self._plan.headroom,
         )
-        self._units = device_array(units)
+        self._units = self._split(units)
+
+    def _split(self, units: np.ndarray) -> list[Any]:
+        from runtime.agent.executable import device_array
+
+        rows = self._blocks.rows
+        return [device_array(units[first : first + count]) for _, first, count in rows]
 
     def _shard(self, shard: int, sums: list[Any], maxima: Any) -> list[Any]:
         count = len(self._blocks.rows)
@@ -105,7 +111,7 @@ class BareLoop:
                 *self._state[:count],
                 *self._constants,
                 *self._batches[shard],
-                self._units,
+                *self._units,
                 *sums,
                 maxima,
             ]
@@ -128,7 +134,7 @@ class BareLoop:
             tokens += int(host_view(outputs[count + 2]))
         scalars = step_scalars(self._plan, 0)
         outputs = self._apply.run(
-            [*self._state, *sums, self._units, scalars, np.asarray(tokens, np.int32)]
+            [*self._state, *sums, *self._units, scalars, np.asarray(tokens, np.int32)]
         )
         self._state = outputs[: 3 * count]
         return time.perf_counter() - started

@@ -28,7 +28,7 @@ def build(shape_name: str, folder: str, cache_dir: str) -> dict[str, float]:
         and its imports included); loading torch and building the model are not in them. The
         compiler's `compile_peak_bytes` (resident), and the step's `matmul_flops`.
     """
-    model = _model(shape_name)
+    model = shape_model(shape_name)
     shape = SHAPES[shape_name]
     from safetensors.numpy import save_file
 
@@ -55,7 +55,8 @@ def build(shape_name: str, folder: str, cache_dir: str) -> dict[str, float]:
     }
 
 
-def _model(shape_name: str) -> Any:
+def shape_model(shape_name: str) -> Any:
+    """Give a shape's model with random weights, the same each time."""
     import torch
 
     from benchmarks import models

@@ -54,14 +54,20 @@ class CompiledStep:
 
         blocks = self._payload.blocks
         self._empty = device_array(np.full(blocks.n_blocks, EMPTY, np.int32))
-        self._units: Any = device_array(np.zeros(blocks.n_blocks, np.int32))
+        self._units: list[Any] = self._split(np.zeros(blocks.n_blocks, np.int32))
         self._reset()
         maxima, loss, tokens = self._run()[len(blocks.rows) :][:3]
         largest = scaling.first_exponents(np.array(host_view(maxima)), blocks.rows)
         units = scaling.unit_exponents(largest, micro_shards=MICRO_SHARDS, headroom=_HEADROOM)
-        self._units = device_array(units)
+        self._units = self._split(units)
         self._reset()
         return float(host_view(loss)) / int(host_view(tokens))
+
+    def _split(self, units: np.ndarray) -> list[Any]:
+        from runtime.agent.executable import device_array
+
+        rows = self._payload.blocks.rows
+        return [device_array(units[first : first + count]) for _, first, count in rows]
 
     def run(self, count: int) -> list[float]:
         """Compute some micro-shards one on top of the other; give the seconds of each."""
@@ -81,7 +87,7 @@ class CompiledStep:
         program: LoadedProgram = self._program
         key = np.array([SEED, self._shards], np.int32)
         outputs = program.run(
-            [*self._fixed, *self._batch, key, self._units, *self._sums, self._maxima]
+            [*self._fixed, *self._batch, key, *self._units, *self._sums, self._maxima]
         )
         count = len(self._payload.blocks.rows)
         self._sums, self._maxima = outputs[:count], outputs[count]

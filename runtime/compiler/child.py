@@ -25,7 +25,8 @@ _ERRORS: dict[str, type[LumaError]] = {
     error.__name__: error for error in (CompileError, LoweringError, ArtifactError)
 }
 _KEPT_LINES = 5
-_DROPPED = ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR", "NPROC", "PJRT_NPROC")
+_DROPPED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NPROC", "PJRT_NPROC", "JAX_")
+"""Beginnings of variables that change what a compiler makes, beside what the cache knows."""
 
 Emit = Callable[[Mapping[str, object]], None]
 
@@ -155,12 +156,13 @@ def _command(target: Target, micro_shards: int, result_fd: int) -> list[str]:
         f"--target={target.name}",
         f"--micro-shards={micro_shards}",
         f"--result-fd={result_fd}",
+        f"--parent={os.getpid()}",
     ]
 
 
 def _environment(target: Target) -> dict[str, str]:
     """Give the child's environment: ours, less what would change the compiler, plus the target's."""
-    kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}
     root = str(Path(runtime.__file__).parents[1])
     paths = [root, *filter(None, [kept.get("PYTHONPATH")])]
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), **target.environment}

@@ -12,6 +12,7 @@ a fixed binary tree: its bits depend on the job only, never on who computed whic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -33,8 +34,19 @@ class Updated(NamedTuple):
     moment2: jax.Array
 
 
+def rates(scalars: jax.Array) -> jax.Array:
+    """Give the factors of a step that all parameters share, float32 [7], see `adamw`.
+
+    Args:
+        scalars: float32 [8], see `SCALARS`.
+    """
+    lr, beta1, beta2, eps, decay, _, bias1, bias2 = (scalars[i] for i in range(len(SCALARS)))
+    kept = 1.0 - lr * decay
+    return jnp.stack([kept, 1.0 - beta1, beta2, 1.0 - beta2, jnp.sqrt(bias2), eps, lr / bias1])
+
+
 def adamw(
-    param: jax.Array, moment1: jax.Array, moment2: jax.Array, grad: jax.Array, scalars: jax.Array
+    param: jax.Array, moment1: jax.Array, moment2: jax.Array, grad: jax.Array, rates: jax.Array
 ) -> Updated:
     """Take one AdamW step for one parameter.
 
@@ -43,32 +55,35 @@ def adamw(
         moment1: float32, running mean of the gradient.
         moment2: float32, running mean of its square.
         grad: float32, already averaged and clipped.
-        scalars: float32 [8], see `SCALARS`.
+        rates: float32 [7], from `rates`.
     """
-    lr, beta1, beta2, eps, decay, _, bias1, bias2 = (scalars[i] for i in range(len(SCALARS)))
+    kept, new1, old2, new2, root, eps, rate = (rates[i] for i in range(7))
     if param.ndim >= 2:
-        param = param * (1.0 - lr * decay)
-    moment1 = moment1 + (grad - moment1) * (1.0 - beta1)
-    moment2 = moment2 * beta2 + (1.0 - beta2) * grad * grad
-    denominator = jnp.sqrt(moment2) / jnp.sqrt(bias2) + eps
-    return Updated(param - (lr / bias1) * (moment1 / denominator), moment1, moment2)
+        param = param * kept
+    moment1 = moment1 + (grad - moment1) * new1
+    moment2 = moment2 * old2 + new2 * grad * grad
+    denominator = jnp.sqrt(moment2) / root + eps
+    return Updated(param - rate * (moment1 / denominator), moment1, moment2)
 
 
-def gradient_norm(
-    sums: list[jax.Array], exponents: list[jax.Array], tokens: jax.Array
-) -> jax.Array:
+def block_squares(total: jax.Array, exponents: jax.Array, weight: jax.Array) -> jax.Array:
+    """Give each block's sum of squares of the mean gradient, float32 [n_blocks_i].
+
+    Args:
+        total: int32 [n_blocks_i, BLOCK_SIZE], a parameter's integer sum.
+        exponents: int32 [n_blocks_i].
+        weight: float32 [], one over the step's supervised tokens.
+    """
+    return jnp.sum(jnp.square(decode_blocks(total, exponents) * weight), axis=1)
+
+
+def gradient_norm(squares: Sequence[jax.Array]) -> jax.Array:
     """Give the L2 norm of the mean gradient, float32 [], in a fixed order of additions.
 
     Args:
-        sums: int32 [n_blocks_i, BLOCK_SIZE] per parameter.
-        exponents: int32 [n_blocks_i] per parameter.
-        tokens: float32 [], the step's supervised tokens.
+        squares: the `block_squares` of every parameter, in order.
     """
-    squares = [
-        jnp.sum(jnp.square(decode_blocks(total, unit) / tokens), axis=1)
-        for total, unit in zip(sums, exponents, strict=True)
-    ]
-    return jnp.sqrt(_tree_sum(jnp.concatenate(squares)))
+    return jnp.sqrt(_tree_sum(jnp.concatenate(list(squares))))
 
 
 def clip_factor(norm: jax.Array, clip: jax.Array) -> jax.Array:
@@ -78,10 +93,10 @@ def clip_factor(norm: jax.Array, clip: jax.Array) -> jax.Array:
 
 
 def mean_gradient(
-    total: jax.Array, exponents: jax.Array, shape: tuple[int, ...], tokens: jax.Array
+    total: jax.Array, exponents: jax.Array, shape: tuple[int, ...], weight: jax.Array
 ) -> jax.Array:
     """Give a parameter's mean gradient, float32 of `shape`, from its integer sum."""
-    return decode(total, exponents, shape) / tokens
+    return decode(total, exponents, shape) * weight
 
 
 def _tree_sum(values: jax.Array) -> jax.Array:

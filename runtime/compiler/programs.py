@@ -2,9 +2,9 @@
 
 Each is a pure function over a flat list of arrays, in the order that a node binds by:
 
-- grad: param*, frozen*, buffer*, batch*, key, exponents, grad_sum*, maxima ->
+- grad: param*, frozen*, buffer*, batch*, key, exponents*, grad_sum*, maxima ->
   grad_sum'*, maxima', loss_sum, tokens, overflow, nonfinite, vanished
-- apply: param*, moment1*, moment2*, grad_sum*, exponents, scalars, tokens ->
+- apply: param*, moment1*, moment2*, grad_sum*, exponents*, scalars, tokens ->
   param'*, moment1'*, moment2'*, grad_norm
 - forward: param*, frozen*, buffer*, batch* -> logits
 
@@ -15,8 +15,9 @@ able to drop a shard's result and still hold the sums from before it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -24,23 +25,32 @@ import jax.numpy as jnp
 from runtime.artifact.program import BlockTable, ProgramName, TensorSpec
 from runtime.compiler.arithmetic import matmul_flops
 from runtime.compiler.blocks import BLOCK_SIZE, n_blocks, shard_bits
-from runtime.compiler.fixed_point import encode, sample_every, summarise
+from runtime.compiler.fixed_point import Encoded, encode, sample_every, summarise
 from runtime.compiler.graph import Graph, GraphPackage, Input
 from runtime.compiler.lower import lower_graph
 from runtime.compiler.lower.dtypes import run_dtype
 from runtime.compiler.optimizer import (
     SCALARS,
+    Updated,
     adamw,
+    block_squares,
     clip_factor,
     gradient_norm,
     mean_gradient,
+    rates,
 )
 from runtime.compiler.passes.decompose import decompose
 from runtime.compiler.passes.rematerialise import rematerialise
 from runtime.compiler.passes.reroll import reroll
+from runtime.compiler.tensor_parallel import tensor_cuts
 from runtime.spec import CompileError
 
 FlatFunction = Callable[..., tuple[jax.Array, ...]]
+
+_T = TypeVar("_T")
+
+EACH = "each_"
+"""Begins the names of functions that are called once for each parameter and compiled once."""
 
 _TRAINABLE = ("float32", "bfloat16")
 
@@ -56,6 +66,9 @@ class FlatProgram:
         outputs: flat results, in order.
         donated: indices of inputs whose memory a call takes over.
         flops: floating-point operations of its matrix products: what a call takes at the least.
+        tensor_cuts: by a weight's name, the dimension that tensor parallelism divides.
+        shared_calls: whether the functions that it calls for each parameter are compiled once for
+            all parameters of a shape, see `runtime.compiler.targets.trace`.
     """
 
     name: ProgramName
@@ -64,6 +77,8 @@ class FlatProgram:
     outputs: tuple[TensorSpec, ...]
     donated: tuple[int, ...] = ()
     flops: float = 0.0
+    tensor_cuts: Mapping[str, int] = field(default_factory=dict)
+    shared_calls: bool = False
 
 
 def block_table(package: GraphPackage) -> BlockTable:
@@ -96,7 +111,7 @@ def build_programs(
         CompileError: a graph is missing, or a dtype or M is not allowed.
         LoweringError: an op has no lowering for the target.
     """
-    programs = [grad_program(package, target, micro_shards), apply_program(package)]
+    programs = [grad_program(package, target, micro_shards), apply_program(package, target)]
     if "forward" in package.graphs:
         programs.append(forward_program(package, target))
     return tuple(programs)
@@ -116,30 +131,29 @@ def grad_program(package: GraphPackage, target: str, micro_shards: int) -> FlatP
     lowered = lower_graph(graph, target)
     position = {label: i for i, (label, _) in enumerate(graph.outputs)}
     n_graph, n_params = len(graph.inputs), len(params)
-    every = sample_every(table.n_blocks)
+    every, shared = sample_every(table.n_blocks), _shares_calls(target)
+
+    def encoded(grad: jax.Array, units: jax.Array, old: jax.Array) -> Encoded:
+        new = encode(grad.astype(jnp.float32), units, micro_shards, every)
+        return new._replace(values=old + new.values)
+
+    add = _for_each(encoded, shared=shared)
 
     def grad(*flat: jax.Array) -> tuple[jax.Array, ...]:
-        exponents, maxima = flat[n_graph], flat[-1]
-        sums = flat[n_graph + 1 : n_graph + 1 + n_params]
+        units, maxima = flat[n_graph : n_graph + n_params], flat[-1]
+        sums = flat[n_graph + n_params : n_graph + 2 * n_params]
         results = lowered(_as_computed(graph, flat[:n_graph]))
-        units = _split_blocks(exponents, table)
-        encoded = [
-            encode(
-                results[position[f"grad:{item.target}"]].astype(jnp.float32),
-                unit,
-                micro_shards,
-                every,
-            )
-            for item, unit in zip(params, units, strict=True)
+        added = [
+            add(results[position[f"grad:{item.target}"]], unit, old)
+            for item, unit, old in zip(params, units, sums, strict=True)
         ]
-        added = [old + new.values for old, new in zip(sums, encoded, strict=True)]
-        found = summarise(encoded, units, micro_shards)
+        found = summarise(added, jnp.concatenate(units), micro_shards)
         loss = results[position["loss_sum"]].astype(jnp.float32)
         tokens = results[position["tokens"]].astype(jnp.int32)
-        return (*added, jnp.maximum(maxima, found.maxima), loss, tokens, *found[1:])
+        totals = (item.values for item in added)
+        return (*totals, jnp.maximum(maxima, found.maxima), loss, tokens, *found[1:])
 
     sums = _sum_specs(table)
-    blocks = _vector("exponents", table.n_blocks, "int32")
     maxima = _vector("maxima", table.n_blocks, "int32")
     counts = tuple(
         _scalar(role, "int32") for role in ("tokens", "overflow", "nonfinite", "vanished")
@@ -147,13 +161,15 @@ def grad_program(package: GraphPackage, target: str, micro_shards: int) -> FlatP
     return FlatProgram(
         name="grad",
         function=grad,
-        inputs=(*_graph_specs(graph), blocks, *sums, maxima),
+        inputs=(*_graph_specs(graph), *_exponent_specs(table), *sums, maxima),
         outputs=(*sums, maxima, _scalar("loss_sum", "float32"), *counts),
         flops=matmul_flops(graph),
+        tensor_cuts=tensor_cuts(_graph(package, "grad")),
+        shared_calls=shared,
     )
 
 
-def apply_program(package: GraphPackage) -> FlatProgram:
+def apply_program(package: GraphPackage, target: str) -> FlatProgram:
     """Turn the reduced sums into the next parameters and moments.
 
     Raises:
@@ -161,24 +177,18 @@ def apply_program(package: GraphPackage) -> FlatProgram:
     """
     table = block_table(package)
     params = _specs("param", _graph(package, "grad").of_role("param"))
-    shapes, n = [spec.shape for spec in params], len(params)
+    shared, n = _shares_calls(target), len(params)
+    squares = _for_each(block_squares, shared=shared)
+    update = _for_each(_updated, shared=shared)
 
     def apply(*flat: jax.Array) -> tuple[jax.Array, ...]:
-        sums, (exponents, scalars, tokens) = flat[3 * n : 4 * n], flat[4 * n :]
-        count = jnp.maximum(tokens, 1).astype(jnp.float32)
-        units = _split_blocks(exponents, table)
-        norm = gradient_norm(list(sums), units, count)
+        each = [flat[i : 5 * n : n] for i in range(n)]  # param, both moments, sum, exponents
+        scalars, tokens = flat[5 * n :]
+        # Computed here once, not in each call: what calls compute alike is not shared.
+        weight, shares = 1.0 / jnp.maximum(tokens, 1).astype(jnp.float32), rates(scalars)
+        norm = gradient_norm([squares(total, units, weight) for *_, total, units in each])
         factor = clip_factor(norm, scalars[SCALARS.index("clip")])
-        updated = [
-            adamw(
-                flat[i],
-                flat[n + i],
-                flat[2 * n + i],
-                mean_gradient(sums[i], units[i], shapes[i], count) * factor,
-                scalars,
-            )
-            for i in range(n)
-        ]
+        updated = [update(*one, weight, factor, shares) for one in each]
         return (
             *(item.param for item in updated),
             *(item.moment1 for item in updated),
@@ -187,18 +197,31 @@ def apply_program(package: GraphPackage) -> FlatProgram:
         )
 
     state = (*params, *_moments("moment1", params), *_moments("moment2", params))
-    tail = (
-        _vector("exponents", table.n_blocks, "int32"),
-        _vector("scalars", len(SCALARS), "float32"),
-        _scalar("tokens", "int32"),
-    )
+    tail = (_vector("scalars", len(SCALARS), "float32"), _scalar("tokens", "int32"))
     return FlatProgram(
         name="apply",
         function=apply,
-        inputs=(*state, *_sum_specs(table), *tail),
+        inputs=(*state, *_sum_specs(table), *_exponent_specs(table), *tail),
         outputs=(*state, _scalar("grad_norm", "float32")),
         donated=tuple(range(3 * n)),
+        tensor_cuts=tensor_cuts(_graph(package, "grad")),
+        shared_calls=shared,
     )
+
+
+def _updated(
+    param: jax.Array,
+    moment1: jax.Array,
+    moment2: jax.Array,
+    total: jax.Array,
+    exponents: jax.Array,
+    weight: jax.Array,
+    factor: jax.Array,
+    shares: jax.Array,
+) -> Updated:
+    """Step one parameter; see `adamw`."""
+    mean = mean_gradient(total, exponents, param.shape, weight)
+    return adamw(param, moment1, moment2, mean * factor, shares)
 
 
 def forward_program(package: GraphPackage, target: str) -> FlatProgram:
@@ -222,6 +245,7 @@ def forward_program(package: GraphPackage, target: str) -> FlatProgram:
         inputs=_graph_specs(graph),
         outputs=(logits,),
         flops=matmul_flops(graph),
+        tensor_cuts=tensor_cuts(_graph(package, "grad")),
     )
 
 
@@ -264,9 +288,29 @@ def _as_computed(graph: Graph, flat: Sequence[jax.Array]) -> list[jax.Array]:
     ]
 
 
-def _split_blocks(exponents: jax.Array, table: BlockTable) -> list[jax.Array]:
-    """Cut a vector over all blocks into the parameters' parts."""
-    return [exponents[first : first + count] for _, first, count in table.rows]
+def _shares_calls(target: str) -> bool:
+    """Say whether a target's compiler compiles a function once that is called many times.
+
+    XLA's CPU back end does where calls are kept; the others inline every call.
+    """
+    return target == "cpu"
+
+
+def _for_each(function: Callable[..., _T], *, shared: bool) -> Callable[..., _T]:
+    """Give a function that is called once for each parameter.
+
+    Shared, it stays a function in what is compiled. What differs between its calls must come in as
+    an input of the program: the compiler folds constants, and slices at constant places, into each
+    call, and then every call is code of its own.
+    """
+    if not shared:
+        return function
+
+    def each(*values: jax.Array) -> _T:
+        return function(*values)
+
+    each.__name__ = EACH + function.__name__.lstrip("_")
+    return cast("Callable[..., _T]", jax.jit(each))
 
 
 def _specs(role: str, items: Sequence[Input]) -> tuple[TensorSpec, ...]:
@@ -302,6 +346,14 @@ def _sum_specs(table: BlockTable) -> tuple[TensorSpec, ...]:
     """Describe the integer gradient sums of every parameter."""
     return tuple(
         TensorSpec(role="grad_sum", name=name, shape=(count, table.block_size), dtype="int32")
+        for name, _, count in table.rows
+    )
+
+
+def _exponent_specs(table: BlockTable) -> tuple[TensorSpec, ...]:
+    """Describe the unit exponents of every parameter's blocks."""
+    return tuple(
+        TensorSpec(role="exponents", name=name, shape=(count,), dtype="int32")
         for name, _, count in table.rows
     )
 

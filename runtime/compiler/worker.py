@@ -1,39 +1,45 @@
 """The compiling process: one package in, one target's payload out, nothing on disk.
 
-    python -m runtime.compiler.worker --target cpu --micro-shards 16 --result-fd 5 < package
+    python -m runtime.compiler.worker --target cpu --micro-shards 4 --result-fd 5 --parent $$ < package
 
 The package comes on standard input; progress and errors go to standard output, one JSON object a
-line; the payload goes to the file descriptor `--result-fd`. The parent sets the environment, since
-XLA reads its flags when it is first used (see `runtime.compiler.targets`). Exit code 0 means that
-the payload was written whole; anything else means that it must not be used.
+line; the payload goes to the file descriptor `--result-fd`. The process ends when `--parent` is no
+longer its parent, who sets the environment, since XLA reads its flags when it is first used (see
+`runtime.compiler.targets`). Exit code 0 means that the payload was written whole; anything else
+means that it must not be used.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from runtime.spec import LumaError
 
 if TYPE_CHECKING:
-    from runtime.artifact.program import TargetPayload
+    from runtime.artifact.program import Program, TargetPayload
     from runtime.compiler.graph import GraphPackage
+    from runtime.compiler.programs import FlatProgram
 
 Emit = Callable[[dict[str, object]], None]
 
 _PARENT_POLL_S = 0.5
+_STDOUT = threading.Lock()
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the worker; give its exit code."""
     options = _options(arguments)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    gc.disable()  # graphs and traces are large and live to the end; looking for cycles takes a tenth
+    threading.Thread(target=_end_with, args=(options.parent,), daemon=True).start()
     try:
         payload = _work(sys.stdin.buffer.read(), options.target, options.micro_shards, _emit)
         with os.fdopen(options.result_fd, "wb") as result:
@@ -75,17 +81,19 @@ def compile_payload(
 
     chosen = find_target(target)
     compiler = back_end(chosen)
-    programs, clean = {}, True
-    for flat in build_programs(package, target=chosen.lowering, micro_shards=micro_shards):
-        compiled = compiler.compile(
-            flat,
-            chosen,
-            lambda stage, seconds, name=flat.name: emit(
-                {"stage": stage, "program": name, "seconds": round(seconds, 3)}
-            ),
-        )
-        programs[flat.name], scrubbed = compiler.scrub(compiled)
-        clean = clean and scrubbed
+
+    def compiled(flat: FlatProgram) -> tuple[Program, bool]:
+        def report(stage: str, seconds: float) -> None:
+            emit({"stage": stage, "program": flat.name, "seconds": round(seconds, 3)})
+
+        return compiler.scrub(compiler.compile(flat, chosen, report))
+
+    flats = build_programs(package, target=chosen.lowering, micro_shards=micro_shards)
+    # At the same time: a compiler's work is mostly outside Python's lock, and partly on one core.
+    with ThreadPoolExecutor(max_workers=len(flats)) as pool:
+        done = dict(zip((flat.name for flat in flats), pool.map(compiled, flats), strict=True))
+    programs: dict[str, Program] = {name: program for name, (program, _) in done.items()}
+    clean = all(scrubbed for _, scrubbed in done.values())
     cpu = CpuClass(name="", features=())
     if chosen.family == "cpu":
         cpu = cpu_class(programs["grad"].executable)
@@ -117,9 +125,10 @@ def _end_with(parent: int) -> None:
 
 
 def _emit(event: dict[str, object]) -> None:
-    """Write one event line."""
-    sys.stdout.write(json.dumps(event) + "\n")
-    sys.stdout.flush()
+    """Write one event line, in one piece: programs report from threads of their own."""
+    with _STDOUT:
+        sys.stdout.write(json.dumps(event) + "\n")
+        sys.stdout.flush()
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -128,6 +137,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--target", required=True)
     parser.add_argument("--micro-shards", required=True, type=int)
     parser.add_argument("--result-fd", required=True, type=int)
+    parser.add_argument("--parent", required=True, type=int)
     return parser.parse_args(arguments)
 
 

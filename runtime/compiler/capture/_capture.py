@@ -6,6 +6,7 @@ attention), and the result says which. Nothing is returned that did not pass the
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -80,7 +81,7 @@ def capture(
     tensors = model_tensors(model)
     _check_dtypes(tensors)
     batch = task.batch(model, micro_batch=micro_batch, seq_len=seq_len, packing=packing, seed=seed)
-    with _kept_state(model, tensors):
+    with _kept_state(model, tensors), _no_cycle_search():
         result, attention = _first_that_passes(model, tensors, batch, task)
     package = GraphPackage(
         graphs=result.graphs,
@@ -137,6 +138,18 @@ def _first_that_passes(
         raise last
     message = "the model cannot be captured: " + "; ".join(reasons)
     raise CaptureError(message, remedy=last.remedy) from last
+
+
+@contextmanager
+def _no_cycle_search() -> Generator[None]:
+    """Keep Python from looking for garbage in cycles: traces are large, and nearly all of it lives."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @contextmanager
