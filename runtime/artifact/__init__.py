@@ -1,5 +1,8 @@
 """The `.luma` file: what it holds, and how it is written, sealed, opened and verified."""
 
+from runtime.artifact.accepted import AcceptedMeasurements
+from runtime.artifact.key_release import KeyPolicy
+from runtime.artifact.key_service import DataKey, KeyReference, KeyService
 from runtime.artifact.keys import (
     LocalKeys,
     default_home,
@@ -13,18 +16,25 @@ from runtime.artifact.keys import (
     signer_fingerprint,
 )
 from runtime.artifact.leaks import leaks
-from runtime.artifact.manifest import Level, Manifest
+from runtime.artifact.levels import LEVELS, Evidence, Level
+from runtime.artifact.manifest import Manifest
 from runtime.artifact.payloads import PayloadDescription, PayloadEntry
 from runtime.artifact.program import BlockTable, Program, TargetPayload, TensorSpec
 from runtime.artifact.reader import Artifact, open_artifact
 from runtime.artifact.sealing import open_blob, seal_blob
-from runtime.artifact.verify import Evidence, Verification, verify_artifact
+from runtime.artifact.verify import Verification, verify_artifact
 from runtime.artifact.writer import PayloadSource, write_artifact
 
 __all__ = [
+    "LEVELS",
+    "AcceptedMeasurements",
     "Artifact",
     "BlockTable",
+    "DataKey",
     "Evidence",
+    "KeyPolicy",
+    "KeyReference",
+    "KeyService",
     "Level",
     "LocalKeys",
     "Manifest",

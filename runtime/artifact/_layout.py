@@ -1,15 +1,13 @@
 """The first 20 bytes of a `.luma` file, and the limits on what follows.
 
     8 bytes  magic 89 'L' 'U' 'M' 'A' 0d 0a 1a   (as in PNG: text-mode copying breaks it at once)
-    u16      version, 1
+    u16      version, 2
     u16      flags, 0
     u32      size of the envelope: COSE_Sign1, its payload is the manifest
     u32      size of the evidence: canonical CBOR map, outside the signature
 
 then envelope, evidence, and the chunks of all payloads, with nothing between or behind. Integers
-are big-endian. Evidence is where what can only be made *after* the manifest's digest will lie (an
-attestation document, a wrapped key; each authenticates itself). Version 1 knows none of it yet, so
-its evidence is the empty map.
+are big-endian. `_evidence` tells what evidence is.
 """
 
 from __future__ import annotations
@@ -18,15 +16,14 @@ import struct
 from dataclasses import dataclass
 
 from runtime.artifact._cose import OVERHEAD_BYTES
+from runtime.artifact._evidence import MAX_EVIDENCE_BYTES
 from runtime.artifact._fields import fail
 from runtime.artifact.manifest import MAX_MANIFEST_BYTES
 from runtime.spec.errors import ArtifactError
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"\x89LUMA\r\n\x1a"
 MAX_ENVELOPE_BYTES = MAX_MANIFEST_BYTES + OVERHEAD_BYTES
-NO_EVIDENCE = b"\xa0"
-"""The empty CBOR map."""
 
 _FORM = struct.Struct(">8sHHII")
 PRELUDE_BYTES = _FORM.size
@@ -69,6 +66,6 @@ class Prelude:
             raise fail("flags", flags, "0")
         if not 0 < envelope_bytes <= MAX_ENVELOPE_BYTES:
             raise fail("envelope size", envelope_bytes, f"1 to {MAX_ENVELOPE_BYTES}")
-        if evidence_bytes != len(NO_EVIDENCE):
-            raise fail("evidence size", evidence_bytes, f"{len(NO_EVIDENCE)} in this version")
+        if not 0 < evidence_bytes <= MAX_EVIDENCE_BYTES:
+            raise fail("evidence size", evidence_bytes, f"1 to {MAX_EVIDENCE_BYTES}")
         return cls(envelope_bytes=envelope_bytes, evidence_bytes=evidence_bytes)

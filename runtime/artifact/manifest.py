@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from runtime.artifact._fields import Fields, fail, integer, text
 from runtime.artifact.canonical import decode, encode
+from runtime.artifact.key_service import KeyReference
 from runtime.artifact.keys import public_key_bytes, public_key_from_bytes, signer_fingerprint
+from runtime.artifact.levels import LEVELS, Level
 from runtime.artifact.payloads import PayloadEntry, json_entry, matching, plain_entry, read_entry
 from runtime.artifact.sealing import CHECK_BYTES, SALT_BYTES, TAG_BYTES
 from runtime.spec.errors import ArtifactError
@@ -27,13 +29,9 @@ __all__ = [
     "MAX_CHUNK_BYTES",
     "MAX_MANIFEST_BYTES",
     "MIN_CHUNK_BYTES",
-    "Level",
     "Manifest",
     "Seal",
 ]
-
-Level = Literal["L0", "L1"]
-"""The seal levels that this version can write; DESIGN.md, section 3."""
 
 Statistic = int | float | str | bool
 
@@ -42,7 +40,7 @@ MIN_CHUNK_BYTES = 1 << 10
 MAX_CHUNK_BYTES = 16 << 20
 _MAX_PAYLOADS = 64
 _MAX_ENTRIES = 256
-_SCHEMA = "luma/manifest/2"
+_SCHEMA = "luma/manifest/3"
 _GRAPH_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _MAX_PUBLIC_KEY = 256
 _MAX_COUNT = 1 << 62
@@ -53,14 +51,19 @@ class Seal:
     """How the payloads are encrypted.
 
     Attributes:
-        key_source: where the data key comes from; in this version the customer's key file.
         salt: 32 random bytes of this artifact.
-        check: 16 bytes that tell the right data key from others.
+        check: 16 bytes that tell the right content key from others.
+        kms: whose KMS key wraps the content key; None where the customer's key file is it.
     """
 
-    key_source: Literal["key-file"]
     salt: bytes
     check: bytes
+    kms: KeyReference | None
+
+    @property
+    def key_source(self) -> Literal["key-file", "kms"]:
+        """Where the content key comes from."""
+        return "key-file" if self.kms is None else "kms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +169,7 @@ class Manifest:
             versions=_read_versions(fields.fields("versions")),
         )
         fields.end()
-        if (manifest.level == "L1") != (manifest.seal is not None):
-            raise fail("manifest.seal", decoded, f"a seal exactly at L1, not at {manifest.level}")
+        _check_seal(manifest.level, manifest.seal)
         return manifest
 
     def to_json(self) -> dict[str, object]:
@@ -195,17 +197,39 @@ def _plain_seal(seal: Seal | None) -> dict[str, object] | None:
         "key_source": seal.key_source,
         "salt": seal.salt,
         "check": seal.check,
+        **_named_key(seal),
     }
 
 
 def _json_seal(seal: Seal) -> dict[str, object]:
     """Give the JSON form of a seal, without the salt and check value."""
-    return {"cipher": "AES-256-GCM", "kdf": "HKDF-SHA-384", "key_source": seal.key_source}
+    return {
+        "cipher": "AES-256-GCM",
+        "kdf": "HKDF-SHA-384",
+        "key_source": seal.key_source,
+        **_named_key(seal),
+    }
+
+
+def _named_key(seal: Seal) -> dict[str, str]:
+    """Give the fields that name a KMS key, none for a key file."""
+    if seal.kms is None:
+        return {}
+    return {"key_arn": seal.kms.arn, "customer": seal.kms.customer}
 
 
 def _read_level(fields: Fields) -> Level:
-    """Read the level; higher ones need another version of this reader."""
-    return cast("Level", fields.choice("level", ("L0", "L1")))
+    """Read the claimed level."""
+    return cast("Level", fields.choice("level", LEVELS))
+
+
+def _check_seal(level: Level, seal: Seal | None) -> None:
+    """Refuse a claim that its own seal contradicts."""
+    if (level == "L0") != (seal is None):
+        shown = "null" if seal is None else "a seal"
+        raise fail("manifest.seal", shown, f"null exactly at L0; the level is {level}")
+    if level == "L3" and (seal is None or seal.kms is None):
+        raise fail("manifest.seal.key_source", "key-file", "kms at L3: no policy rules a key file")
 
 
 def _read_seal(value: object) -> Seal | None:
@@ -215,14 +239,23 @@ def _read_seal(value: object) -> Seal | None:
     fields = Fields(value, "manifest.seal")
     fields.choice("cipher", ("AES-256-GCM",))
     fields.choice("kdf", ("HKDF-SHA-384",))
-    fields.choice("key_source", ("key-file",))
+    source = fields.choice("key_source", ("key-file", "kms"))
     seal = Seal(
-        key_source="key-file",
         salt=fields.octets("salt", low=SALT_BYTES, high=SALT_BYTES),
         check=fields.octets("check", low=CHECK_BYTES, high=CHECK_BYTES),
+        kms=_read_named_key(fields) if source == "kms" else None,
     )
     fields.end()
     return seal
+
+
+def _read_named_key(fields: Fields) -> KeyReference:
+    """Read the fields that name a KMS key."""
+    arn, customer = fields.text("key_arn", limit=256), fields.text("customer", limit=64)
+    try:
+        return KeyReference(arn=arn, customer=customer)
+    except ArtifactError as error:
+        raise ArtifactError(f"{fields.where}.{error.message}") from error
 
 
 def _read_payloads(fields: Fields, chunk_bytes: int) -> tuple[PayloadEntry, ...]:

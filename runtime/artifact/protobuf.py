@@ -6,6 +6,7 @@ of (field number, wire type, value), and what is not touched keeps its bytes exa
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 __all__ = ["BYTES", "NotAMessageError", "RawField", "join", "read_varint", "split", "write_varint"]
@@ -13,6 +14,7 @@ __all__ = ["BYTES", "NotAMessageError", "RawField", "join", "read_varint", "spli
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _FIXED = {FIXED64: 8, FIXED32: 4}
 _MAX_VARINT_BYTES = 10
+_LONGER = 0x80  # the bit of a varint's byte that is not its last
 _MAX_FIELDS = 1 << 20  # of one message: hundreds of MB as objects; real ones have thousands
 
 
@@ -40,6 +42,9 @@ class RawField(NamedTuple):
         return cls(number, tag + write_varint(len(value)) + value, value)
 
 
+_new_field = functools.partial(tuple.__new__, RawField)  # a third of the time of RawField(...)
+
+
 def split(message: bytes) -> list[RawField]:
     """Give the fields of a message, in order.
 
@@ -50,26 +55,31 @@ def split(message: bytes) -> list[RawField]:
     offset, end = 0, len(message)
     while offset < end:
         start = offset
-        tag, offset = read_varint(message, offset)
+        tag = message[offset]
+        offset += 1
+        if tag >= _LONGER:  # most varints are one byte, and an executable has millions of them
+            tag, offset = read_varint(message, start)
         number, wire = tag >> 3, tag & 7
         if len(fields) == _MAX_FIELDS:
             raise NotAMessageError(f"more than {_MAX_FIELDS} fields in a message")
         if number == 0:
             raise NotAMessageError(f"field number 0 at byte {start}")
         value = None
-        if wire == VARINT:
-            _, offset = read_varint(message, offset)
-        elif wire == BYTES:
-            size, offset = read_varint(message, offset)
-            value = message[offset : offset + size]
-            offset += size
+        if wire in (VARINT, BYTES):
+            size = message[offset] if offset < end else _LONGER
+            offset += 1
+            if size >= _LONGER:
+                size, offset = read_varint(message, offset - 1)
+            if wire == BYTES:
+                value = message[offset : offset + size]
+                offset += size
         elif wire in _FIXED:
             offset += _FIXED[wire]
         else:
             raise NotAMessageError(f"wire type {wire} at byte {start}")
         if offset > end:
             raise NotAMessageError(f"the field at byte {start} ends behind the message")
-        fields.append(RawField(number, message[start:offset], value))
+        fields.append(_new_field((number, message[start:offset], value)))
     return fields
 
 

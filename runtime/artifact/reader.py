@@ -14,14 +14,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
 from runtime.artifact._cose import check1, split1
-from runtime.artifact._layout import (
-    MAX_ENVELOPE_BYTES,
-    NO_EVIDENCE,
-    PRELUDE_BYTES,
-    Prelude,
-)
+from runtime.artifact._evidence import AttachedEvidence
+from runtime.artifact._layout import MAX_ENVELOPE_BYTES, PRELUDE_BYTES, Prelude
+from runtime.artifact.key_service import KeyService, wipe
 from runtime.artifact.keys import public_key_bytes, signer_fingerprint
-from runtime.artifact.manifest import Manifest
+from runtime.artifact.manifest import Manifest, Seal
 from runtime.artifact.payloads import PayloadDescription, PayloadEntry
 from runtime.artifact.program import TargetPayload
 from runtime.artifact.sealing import (
@@ -30,6 +27,7 @@ from runtime.artifact.sealing import (
     ChunkSealer,
     ManifestKeys,
     plain_digest,
+    unwrap_content_key,
 )
 from runtime.spec.errors import ArtifactError
 
@@ -51,6 +49,7 @@ class Artifact:
         manifest: the signed description.
         digest: the artifact's digest, "sha384:" and hex.
         signer_trusted: whether the signer is the one that the caller trusts.
+        attestation: the attestation document that travels with it, not judged; None without one.
         chunks_start: offset of the first chunk in the file.
     """
 
@@ -58,6 +57,7 @@ class Artifact:
     manifest: Manifest
     digest: str
     signer_trusted: bool
+    attestation: bytes | None = field(repr=False)
     chunks_start: int
     _digest_chunk: Callable[[bytes], bytes] | None = field(repr=False)
     _sealer: ChunkSealer | None = field(repr=False)
@@ -102,7 +102,7 @@ class Artifact:
         if self._digest_chunk is None:
             raise ArtifactError(
                 f"payload {target}: is sealed, and no key was given",
-                remedy="give the data key file that it was compiled with",
+                remedy="give the data key file that it was compiled with, or its key service",
             )
         start = self.chunks_start + sum(
             self.manifest.stored_bytes(other) for other in self.manifest.payloads[:index]
@@ -136,7 +136,7 @@ def open_artifact(
     path: Path,
     *,
     trusted_signer: ec.EllipticCurvePublicKey | None,
-    key: bytes | None = None,
+    key: bytes | KeyService | None = None,
 ) -> Artifact:
     """Open an artifact and check all but its payloads.
 
@@ -144,13 +144,16 @@ def open_artifact(
         path: the file.
         trusted_signer: the only signer to accept. None accepts any: then the signature shows that
             the file is whole, not where it comes from, and `signer_trusted` is False.
-        key: the 32-byte data key; without it a sealed artifact's manifest can be read, its
-            payloads cannot. An artifact that is not sealed needs none; with a key and no trusted
-            signer it is refused, since then nothing at all would tell where it comes from.
+        key: the 32-byte data key, or the service that keeps it; without it a sealed artifact's
+            manifest can be read, its payloads cannot. A service is asked only once signature,
+            signer and sizes are checked. An artifact that is not sealed needs none; with a key and
+            no trusted signer it is refused, since then nothing at all would tell where it comes
+            from.
 
     Raises:
         ArtifactError: the file is missing, cut short, longer than it says, changed, signed by
-            another, or sealed with another key; the message names the field.
+            another, sealed with another key, or the service did not release its key; the message
+            names the field.
     """
     try:
         with path.open("rb") as file:
@@ -159,11 +162,10 @@ def open_artifact(
             if actual < prelude.chunks_start:
                 raise _wrong_size(actual, prelude.chunks_start)
             envelope = _read_exactly(file, prelude.envelope_bytes, "envelope")
-            evidence = _read_exactly(file, prelude.evidence_bytes, "evidence")
+            attached = _read_exactly(file, prelude.evidence_bytes, "evidence")
     except OSError as error:
         raise ArtifactError(f"artifact {path}: cannot be read: {error.strerror}") from error
-    if evidence != NO_EVIDENCE:
-        raise ArtifactError("evidence: expected the empty map; this version knows no evidence")
+    evidence = AttachedEvidence.from_bytes(attached)
     data, signature = split1(envelope, max_bytes=MAX_ENVELOPE_BYTES)
     manifest = Manifest.from_bytes(data)
     check1(data, signature, manifest.signer)
@@ -178,12 +180,14 @@ def open_artifact(
             "known; a sealed artifact was expected",
             remedy="give the public key of its signer",
         )
-    digest_chunk, sealer = _unlock(manifest, identity, key)
+    evidence.require_kms(sealed_by_kms=manifest.seal is not None and manifest.seal.kms is not None)
+    digest_chunk, sealer = _unlock(manifest.seal, evidence, identity, key)
     return Artifact(
         path=path,
         manifest=manifest,
         digest="sha384:" + identity.hex(),
         signer_trusted=trusted_signer is not None,
+        attestation=evidence.attestation,
         chunks_start=prelude.chunks_start,
         _digest_chunk=digest_chunk,
         _sealer=sealer,
@@ -203,20 +207,58 @@ def _check_signer(manifest: Manifest, trusted: ec.EllipticCurvePublicKey | None)
 
 
 def _unlock(
-    manifest: Manifest, identity: bytes, key: bytes | None
+    seal: Seal | None, evidence: AttachedEvidence, identity: bytes, key: bytes | KeyService | None
 ) -> tuple[Callable[[bytes], bytes] | None, ChunkSealer | None]:
     """Give (digest of a plain chunk, opener of a sealed one), None where not to be had."""
-    if manifest.seal is None:
+    if seal is None:
         return plain_digest, None
     if key is None:
         return None, None
-    keys = ManifestKeys.derive(key, manifest.seal.salt)
-    if not hmac.compare_digest(keys.check, manifest.seal.check):
-        raise ArtifactError(
+    content_key = _content_key(seal, evidence, identity, key)
+    try:
+        keys = ManifestKeys.derive(content_key, seal.salt)
+        if not hmac.compare_digest(keys.check, seal.check):
+            raise _wrong_content_key(seal)
+        return keys.digest, ChunkSealer(content_key, seal.salt, identity)
+    finally:
+        wipe(content_key)
+
+
+def _wrong_content_key(seal: Seal) -> ArtifactError:
+    """Give the error for a key that the manifest does not commit to."""
+    if seal.kms is None:
+        return ArtifactError(
             "manifest.seal.check: the artifact was sealed with another data key",
             remedy="give the key file that it was compiled with",
         )
-    return keys.digest, ChunkSealer(key, manifest.seal.salt, identity)
+    return ArtifactError(
+        "manifest.seal.check: the evidence wraps another content key than the signer committed to; "
+        "it was replaced by someone whom the key service lets seal",
+        remedy="take the artifact from where it was compiled",
+    )
+
+
+def _content_key(
+    seal: Seal, evidence: AttachedEvidence, identity: bytes, key: bytes | KeyService
+) -> bytearray:
+    """Give the content key: the key file's own, or the one that a service's data key unwraps."""
+    if seal.kms is None or evidence.kms is None:
+        if not isinstance(key, bytes):
+            raise ArtifactError(
+                "manifest.seal.key_source: key-file; a key service cannot open it",
+                remedy="give the data key file that it was compiled with",
+            )
+        return bytearray(key)
+    if isinstance(key, bytes):
+        raise ArtifactError(
+            f"manifest.seal.key_source: kms; a key file cannot open what {seal.kms.arn} seals",
+            remedy="open it with a key service of that customer",
+        )
+    data_key = key.unwrap(seal.kms, evidence.kms.wrapped_key, identity)
+    try:
+        return unwrap_content_key(evidence.kms.content_key, data_key, seal.salt, identity)
+    finally:
+        wipe(data_key)
 
 
 def _read_exactly(file: BinaryIO, size: int, what: str) -> bytes:

@@ -1,6 +1,9 @@
-"""Keys derived from the customer's data key, and the sealing of chunks and small blobs.
+"""Keys derived from an artifact's content key, and the sealing of chunks and small blobs.
 
-From the 32-byte data key and an artifact's random salt, HKDF-SHA-384 derives three secrets:
+The *content key* is 32 bytes. Under a key file it is the customer's data key itself. Under KMS it is
+random, of this artifact alone, and sealed in turn under a data key that KMS releases for the
+artifact's digest; `wrap_content_key`. From it and the artifact's random salt, HKDF-SHA-384 derives
+three secrets:
 
 - the *check value*, public, which tells a wrong key from a broken file;
 - the *digest key*, under which chunk digests are HMACs, so that nobody without the key can confirm
@@ -36,12 +39,15 @@ __all__ = [
     "MAX_BLOB_BYTES",
     "SALT_BYTES",
     "TAG_BYTES",
+    "WRAPPED_KEY_BYTES",
     "ChunkPlace",
     "ChunkSealer",
     "ManifestKeys",
     "open_blob",
     "plain_digest",
     "seal_blob",
+    "unwrap_content_key",
+    "wrap_content_key",
 ]
 
 DATA_KEY_BYTES = 32
@@ -49,11 +55,12 @@ SALT_BYTES = 32
 CHECK_BYTES = 16
 DIGEST_BYTES = 48
 TAG_BYTES = 16
+WRAPPED_KEY_BYTES = DATA_KEY_BYTES + TAG_BYTES
 MAX_BLOB_BYTES = 1 << 30
 """Largest blob: one AES-GCM call takes less than 2 GiB."""
 
 _BLOB_MAGIC = b"\x89LUMABLOB\x01"
-_BLOB_NONCE = bytes(12)  # a blob's key is used once: its salt is fresh
+_ONCE = bytes(12)  # the nonce of a key that is used once, since its salt or itself is fresh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,15 +102,15 @@ class ManifestKeys:
     digest_key: bytes = field(repr=False)
 
     @classmethod
-    def derive(cls, data_key: bytes, salt: bytes) -> ManifestKeys:
-        """Derive both from the 32-byte data key and the artifact's salt.
+    def derive(cls, content_key: bytes | bytearray, salt: bytes) -> ManifestKeys:
+        """Derive both from the 32-byte content key and the artifact's salt.
 
         Raises:
-            ArtifactError: the data key has another length.
+            ArtifactError: the key has another length.
         """
         return cls(
-            check=_derive(data_key, salt, b"luma/1 check", CHECK_BYTES),
-            digest_key=_derive(data_key, salt, b"luma/1 digest", DIGEST_BYTES),
+            check=_derive(content_key, salt, b"luma/1 check", CHECK_BYTES),
+            digest_key=_derive(content_key, salt, b"luma/1 digest", DIGEST_BYTES),
         )
 
     def digest(self, chunk: bytes) -> bytes:
@@ -115,17 +122,17 @@ class ChunkSealer:
     """Seals and opens the chunks of one artifact.
 
     Args:
-        data_key: the customer's key, 32 bytes.
+        content_key: 32 bytes.
         salt: the artifact's salt, 32 bytes.
         manifest_digest: SHA-384 of the manifest bytes.
 
     Raises:
-        ArtifactError: the data key has another length.
+        ArtifactError: the key has another length.
     """
 
-    def __init__(self, data_key: bytes, salt: bytes, manifest_digest: bytes) -> None:
+    def __init__(self, content_key: bytes | bytearray, salt: bytes, manifest_digest: bytes) -> None:
         self._digest = manifest_digest
-        key = _derive(data_key, salt, b"luma/1 chunks" + manifest_digest, DATA_KEY_BYTES)
+        key = _derive(content_key, salt, b"luma/1 chunks" + manifest_digest, DATA_KEY_BYTES)
         self._cipher = AESGCM(key)
 
     def seal(self, chunk: bytes, place: ChunkPlace) -> bytes:
@@ -150,6 +157,53 @@ class ChunkSealer:
         return encode(["luma/chunk/1", self._digest, place.target, place.chunk, place.last])
 
 
+def wrap_content_key(
+    content_key: bytes | bytearray, data_key: bytes | bytearray, salt: bytes, manifest_digest: bytes
+) -> bytes:
+    """Seal an artifact's content key under a data key that is used for nothing else.
+
+    Args:
+        content_key: 32 bytes.
+        data_key: 32 fresh bytes, released for this artifact.
+        salt: the artifact's salt.
+        manifest_digest: SHA-384 of the manifest bytes.
+
+    Returns:
+        48 bytes: AES-256-GCM under HKDF-SHA-384 of the data key, bound to the digest.
+
+    Raises:
+        ArtifactError: the data key has another length.
+    """
+    cipher, associated = _wrapping(data_key, salt, manifest_digest)
+    return cipher.encrypt(_ONCE, bytes(content_key), associated)
+
+
+def unwrap_content_key(
+    wrapped: bytes, data_key: bytes | bytearray, salt: bytes, manifest_digest: bytes
+) -> bytearray:
+    """Give what `wrap_content_key` sealed; the caller wipes it.
+
+    Raises:
+        ArtifactError: sealed under another data key, for another artifact, or changed.
+    """
+    cipher, associated = _wrapping(data_key, salt, manifest_digest)
+    try:
+        return bytearray(cipher.decrypt(_ONCE, wrapped, associated))
+    except InvalidTag as error:
+        raise ArtifactError(
+            "evidence.kms.content_key: does not open with the data key that the key service "
+            "released; it was changed, or belongs to another artifact"
+        ) from error
+
+
+def _wrapping(
+    data_key: bytes | bytearray, salt: bytes, manifest_digest: bytes
+) -> tuple[AESGCM, bytes]:
+    """Give (cipher, associated data) of a wrapped content key."""
+    key = _derive(data_key, salt, b"luma/1 wrap" + manifest_digest, DATA_KEY_BYTES)
+    return AESGCM(key), encode(["luma/wrap/1", manifest_digest])
+
+
 def seal_blob(data: bytes, key: bytes, context: bytes) -> bytes:
     """Seal a local blob, such as a compile cache entry, for the holder of `key`.
 
@@ -168,7 +222,7 @@ def seal_blob(data: bytes, key: bytes, context: bytes) -> bytes:
         raise ArtifactError(f"blob: {len(data)} bytes are more than the {MAX_BLOB_BYTES} allowed")
     salt = os.urandom(SALT_BYTES)
     cipher = AESGCM(_derive(key, salt, b"luma/1 blob", DATA_KEY_BYTES))
-    return _BLOB_MAGIC + salt + cipher.encrypt(_BLOB_NONCE, data, _BLOB_MAGIC + context)
+    return _BLOB_MAGIC + salt + cipher.encrypt(_ONCE, data, _BLOB_MAGIC + context)
 
 
 def open_blob(sealed: bytes, key: bytes, context: bytes) -> bytes:
@@ -184,16 +238,16 @@ def open_blob(sealed: bytes, key: bytes, context: bytes) -> bytes:
         raise ArtifactError(f"blob: {len(sealed)} bytes are more than allowed")
     cipher = AESGCM(_derive(key, sealed[len(_BLOB_MAGIC) : start], b"luma/1 blob", DATA_KEY_BYTES))
     try:
-        return cipher.decrypt(_BLOB_NONCE, sealed[start:], _BLOB_MAGIC + context)
+        return cipher.decrypt(_ONCE, sealed[start:], _BLOB_MAGIC + context)
     except InvalidTag as error:
         raise ArtifactError(
             "blob: does not open; it was changed, or sealed with another key or context"
         ) from error
 
 
-def _derive(key: bytes, salt: bytes, info: bytes, size: int) -> bytes:
+def _derive(key: bytes | bytearray, salt: bytes, info: bytes, size: int) -> bytes:
     """Derive `size` bytes by HKDF-SHA-384 (RFC 5869)."""
-    if not isinstance(key, bytes) or len(key) != DATA_KEY_BYTES:
+    if not isinstance(key, bytes | bytearray) or len(key) != DATA_KEY_BYTES:
         raise ArtifactError(
             f"data key: expected {DATA_KEY_BYTES} bytes",
             remedy="load the key file with runtime.artifact.load_data_key",

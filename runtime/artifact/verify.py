@@ -1,12 +1,21 @@
 """Verification of an artifact: the seal level that it reached, told from evidence.
 
-The level in the manifest is a claim. The level reached is computed from what this verifier saw:
+The level in the manifest is a claim. The level reached is computed from what this verifier saw, link
+by link (`levels` says which level rests on what, `_judging` judges each link):
 
 - L0: the signature is that of a signer whom the caller trusts;
-- L1: that, and with the customer's key every chunk opened and had its digest.
+- L1: that, and with the customer's key every chunk opened and had its digest;
+- L2: that, and the attestation document in the file is authentic, of this artifact's digest, and of
+  an image whose measurements the caller accepts;
+- L3: that, and the key policy that the caller gave lets only attested machine images open that the
+  caller accepts. No verifier of a file can tell more of it: the policy lives in KMS.
 
-L2 and L3 need evidence that this version cannot judge, so it never tells them. A claim that the
-evidence does not reach is told beside the level, never in its place.
+The trusted signer is needed at every level. The document covers the manifest's digest, and with it
+the signer's key, so nobody can sign an attested artifact anew; but it tells *what* compiled, and
+anyone may run that image for a graph of his own. *Who* asked for it is the signer's to tell.
+
+The level is told with the key's source, as in "L2 (KMS)". A claim that the evidence does not reach
+is told beside the level, never in its place.
 """
 
 from __future__ import annotations
@@ -14,8 +23,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from runtime.artifact._judging import (
+    judge_attestation,
+    judge_image,
+    judge_key_policy,
+    tell_origin,
+    tell_seal,
+)
+from runtime.artifact.attestation import PRODUCTION_ROOTS, TrustRoots
 from runtime.artifact.keys import signer_fingerprint
 from runtime.artifact.leaks import Leak, scrub_violations, survey, totals
+from runtime.artifact.levels import (
+    Evidence,
+    EvidenceName,
+    Level,
+    ReachedLevel,
+    needs,
+    reached_level,
+    reaches,
+)
 from runtime.artifact.reader import Artifact, open_artifact
 from runtime.spec.errors import ArtifactError
 
@@ -25,24 +51,13 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.asymmetric import ec
 
-__all__ = ["Evidence", "ReachedLevel", "Verification", "reached_level", "verify_artifact"]
+    from runtime.artifact.accepted import AcceptedMeasurements
+    from runtime.artifact.key_release import KeyPolicy
+    from runtime.artifact.key_service import KeyService
 
-ReachedLevel = Literal["none", "L0", "L1"]
+__all__ = ["Verification", "verify_artifact"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """One thing that a level rests on.
-
-    Attributes:
-        name: "signature", "signer" or "seal".
-        holds: whether the verifier saw it hold.
-        detail: what was seen, for people.
-    """
-
-    name: str
-    holds: bool
-    detail: str
+_SOURCES = {"key-file": "key file", "kms": "KMS"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +66,21 @@ class Verification:
 
     Attributes:
         digest: the artifact's digest.
+        targets: what it has payloads for.
         level: the level reached; "none" where the signer is not trusted.
         claimed: the level that the manifest claims.
+        key_source: "key-file" or "kms", None where nothing is sealed.
         signer: the signer's fingerprint.
-        evidence: what the level rests on.
+        evidence: every link of the chain, in its order.
         leaks: by target and program, what a holder of the key could read; None where it was not
             asked for or the payloads could not be read.
     """
 
     digest: str
+    targets: tuple[str, ...]
     level: ReachedLevel
-    claimed: str
+    claimed: Level
+    key_source: Literal["key-file", "kms"] | None
     signer: str
     evidence: tuple[Evidence, ...]
     leaks: Mapping[str, Mapping[str, tuple[Leak, ...]]] | None
@@ -69,30 +88,59 @@ class Verification:
     @property
     def label(self) -> str:
         """The level as it is printed: never more than was reached."""
-        if self.level == "L1":
-            return "L1 (key file)"
-        if self.level == self.claimed:
-            return self.level
-        missing = "; ".join(item.detail for item in self.evidence if not item.holds)
-        return f"{self.level} (claims {self.claimed}: {missing})"
+        notes = []
+        if self.level not in ("none", "L0") and self.key_source is not None:
+            notes.append(_SOURCES[self.key_source])
+        if self.level == "L3":
+            notes.append("by the key policy that was given")
+        if self.level != self.claimed:
+            notes.append(f"claims {self.claimed}: {self._lacking()}")
+        return f"{self.level} ({'; '.join(notes)})" if notes else self.level
 
     @property
     def complete(self) -> bool:
-        """Whether all evidence holds: a sealed artifact without its key is not verified."""
-        return self.level != "none" and all(item.holds for item in self.evidence)
+        """Whether the claimed level was reached: a sealed artifact without its key is not verified."""
+        return reaches(self.level, self.claimed)
 
-    def to_json(self) -> dict[str, object]:
-        """Give what `luma verify --json` prints."""
+    def reaches(self, asked: Level) -> bool:
+        """Tell whether the asked level was reached."""
+        return reaches(self.level, asked)
+
+    def failed(self, asked: Level | None = None) -> tuple[EvidenceName | Literal["claim"], ...]:
+        """Give what an asked level rests on and was not seen to hold.
+
+        Args:
+            asked: default: the claimed level. Above it, the claim itself is what fails first.
+        """
+        asked = asked or self.claimed
+        claim = () if reaches(self.claimed, asked) else ("claim",)
+        needed = needs(asked)
+        return claim + tuple(
+            item.name for item in self.evidence if item.name in needed and not item.holds
+        )
+
+    def _lacking(self) -> str:
+        """Say what the claim lacks."""
+        failed = self.failed()
+        return "; ".join(item.detail for item in self.evidence if item.name in failed)
+
+    def to_json(self, *, asked: Level | None = None) -> dict[str, object]:
+        """Give what `luma verify --json` prints.
+
+        Args:
+            asked: the level that `failed` is about; default: the claimed one.
+        """
         return {
             "digest": self.digest,
+            "targets": list(self.targets),
             "level": self.level,
             "label": self.label,
             "level_claimed": self.claimed,
+            "level_required": asked,
+            "key_source": self.key_source,
             "signer": self.signer,
-            "evidence": [
-                {"name": item.name, "holds": item.holds, "detail": item.detail}
-                for item in self.evidence
-            ],
+            "evidence": [item.to_json() for item in self.evidence],
+            "failed": list(self.failed(asked)),
             **_leaks_json(self.leaks),
         }
 
@@ -101,15 +149,22 @@ def verify_artifact(
     path: Path,
     *,
     trusted_signer: ec.EllipticCurvePublicKey | None,
-    key: bytes | None = None,
+    key: bytes | KeyService | None = None,
+    accepted: AcceptedMeasurements | None = None,
+    key_policy: KeyPolicy | None = None,
+    roots: TrustRoots = PRODUCTION_ROOTS,
     scan_leaks: bool = False,
 ) -> Verification:
-    """Verify an artifact: all of it that can be read with what is given.
+    """Verify an artifact: all of it that can be judged with what is given.
 
     Args:
         path: the file.
         trusted_signer: the signer to accept; None accepts any, and then no level is reached.
-        key: the 32-byte data key; without it a sealed payload cannot be checked, nor L1 told.
+        key: the 32-byte data key, or the service that keeps it; without it a sealed payload cannot
+            be checked, nor L1 reached.
+        accepted: the measurements to accept; without them no image is known, nor L2 reached.
+        key_policy: the policy of the key that the manifest names; without it no L3.
+        roots: the trusted roots of attestation documents. Default: AWS's.
         scan_leaks: whether to list what a holder of the key could read.
 
     Raises:
@@ -124,23 +179,25 @@ def verify_artifact(
             _check_payload(artifact, target, found)
     elif found is not None:
         found = None
-    evidence = _evidence(artifact)
+    attestation, document = judge_attestation(artifact, roots)
+    manifest = artifact.manifest
+    evidence = (
+        *tell_origin(artifact),
+        tell_seal(artifact),
+        attestation,
+        judge_image(document, accepted),
+        judge_key_policy(manifest.seal, key_policy, accepted),
+    )
     return Verification(
         digest=artifact.digest,
-        level=reached_level(evidence),
-        claimed=artifact.manifest.level,
-        signer=signer_fingerprint(artifact.manifest.signer),
+        targets=manifest.targets,
+        level=reached_level([item.name for item in evidence if item.holds], manifest.level),
+        claimed=manifest.level,
+        key_source=None if manifest.seal is None else manifest.seal.key_source,
+        signer=signer_fingerprint(manifest.signer),
         evidence=evidence,
         leaks=found,
     )
-
-
-def reached_level(evidence: tuple[Evidence, ...]) -> ReachedLevel:
-    """Give the highest level of which every part holds."""
-    holds = {item.name for item in evidence if item.holds}
-    if not {"signature", "signer"} <= holds:
-        return "none"
-    return "L1" if "seal" in holds else "L0"
 
 
 def _check_payload(
@@ -184,27 +241,3 @@ def _leaks_json(
             for leak in leaks
         ],
     }
-
-
-def _evidence(artifact: Artifact) -> tuple[Evidence, ...]:
-    """Tell what an opened artifact, whose readable payloads were all read, rests on."""
-    signature = Evidence(
-        name="signature", holds=True, detail="ES384 over the manifest, by the signer it names"
-    )
-    trusted = artifact.signer_trusted
-    signer = Evidence(
-        name="signer",
-        holds=trusted,
-        detail="the trusted signer" if trusted else "no trusted signer was given",
-    )
-    if artifact.manifest.seal is None:
-        return signature, signer
-    opened = artifact.can_read_payloads
-    seal = Evidence(
-        name="seal",
-        holds=opened,
-        detail="every chunk opened with the customer's key file"
-        if opened
-        else "the seal was not checked, no key was given",
-    )
-    return signature, signer, seal

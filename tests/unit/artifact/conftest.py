@@ -65,7 +65,7 @@ class Bench:
         arguments = {
             "level": level,
             "signing_key": self.keys.signing_key,
-            "data_key": self.keys.data_key if level == "L1" else None,
+            "data_key": None if level == "L0" else self.keys.data_key,
             "graph_digest": GRAPH_DIGEST,
             "statistics": {"parameters": 32, "loss": 0.5, "tied": True, "family": "tiny"},
             "versions": {"jax": "0.10.2"},

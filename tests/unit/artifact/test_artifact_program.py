@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.artifact import BlockTable, Program, TargetPayload, TensorSpec
-from runtime.artifact.program import DTYPES, ROLES, Partitions
+from runtime.artifact.partitions import MESH_AXES, Partitions
+from runtime.artifact.program import DTYPES, ROLES
 from runtime.spec import ArtifactError
 
 SPECS = st.builds(
@@ -25,22 +26,35 @@ SIGNATURES = st.lists(SPECS, max_size=6, unique_by=lambda s: (s.role, s.name)).m
 COSTS = st.floats(0, 1e20, allow_nan=False)
 
 
+MESHES = st.one_of(
+    st.tuples(st.tuples(st.sampled_from(MESH_AXES), st.integers(2, 8))),
+    st.tuples(*(st.tuples(st.just(name), st.integers(2, 4)) for name in MESH_AXES)),
+)
+
+
 @st.composite
-def splits(draw, chips: int, tensors: tuple[TensorSpec, ...]) -> tuple[int | None, ...]:
-    """Draw an axis that the chips divide for each tensor, or none."""
-    fitting = [[i for i, n in enumerate(spec.shape) if n % chips == 0] for spec in tensors]
-    return tuple(draw(st.sampled_from([None, *axes])) for axes in fitting)
+def cuts(draw, mesh, tensors: tuple[TensorSpec, ...]) -> tuple[tuple[int | None, ...], ...]:
+    """Draw for each tensor dimensions that the axes of a mesh divide one after another, or none."""
+    found = []
+    for spec in tensors:
+        rest, cut = list(spec.shape), []
+        for _, size in mesh:
+            cut.append(
+                draw(st.sampled_from([None, *(i for i, n in enumerate(rest) if n % size == 0)]))
+            )
+            if cut[-1] is not None:
+                rest[cut[-1]] //= size
+        found.append(tuple(cut))
+    return tuple(found)
 
 
 @st.composite
 def programs(draw, name: str) -> Program:
     inputs, outputs, partitions = draw(SIGNATURES), draw(SIGNATURES), None
     if draw(st.booleans()):
-        chips = draw(st.integers(2, 8))
+        mesh = draw(MESHES)
         partitions = Partitions(
-            chips=chips,
-            inputs=draw(splits(chips, inputs)),
-            outputs=draw(splits(chips, outputs)),
+            mesh=mesh, inputs=draw(cuts(mesh, inputs)), outputs=draw(cuts(mesh, outputs))
         )
     donated = draw(st.sets(st.integers(0, len(inputs) - 1))) if inputs else set()
     return Program(
@@ -101,10 +115,14 @@ def edited(payload: TargetPayload, edit) -> bytes:
     return cbor2.dumps(plain, canonical=True)
 
 
-def split(chips, inputs, outputs):
-    """Give the edit that cuts the program's tensors along these axes."""
-    partitions = {"chips": chips, "inputs": inputs, "outputs": outputs}
+def split(mesh, inputs, outputs):
+    """Give the edit that cuts the program's tensors along the axes of a mesh."""
+    partitions = {"mesh": mesh, "inputs": inputs, "outputs": outputs}
     return lambda p: p["programs"]["forward"].update(partitions=partitions)
+
+
+TWO = [["fsdp", 2]]
+BOTH = [["fsdp", 2], ["tensor", 2]]
 
 
 @pytest.mark.parametrize(
@@ -152,12 +170,31 @@ def split(chips, inputs, outputs):
         (lambda p: p.update(plain_forms=["luma.attention", 1]), r"plain_forms\[1\]"),
         (lambda p: p["programs"]["forward"].pop("form"), r"forward\.form: missing"),
         (lambda p: p["programs"]["forward"].update(form="pickle"), r"forward\.form: 'pickle'"),
-        (split(1, [None, None], [None]), r"partitions\.chips"),
-        (split(2, [0], [None]), r"partitions\.inputs: 1 is not allowed; expected 2 axes"),
-        (split(2, [0, 2], [None]), r"partitions\.inputs: 2"),
-        (split(2, [-1, 0], [None]), r"partitions\.inputs: -1"),
-        (split(4, [0, 0], [None]), r"partitions\.inputs: 0 .* an axis of \[2, 4\] that 4 chips"),
-        (split(2, [0, 0], [True]), r"partitions\.outputs"),
+        (split([["fsdp", 1]], [[None], [None]], [[None]]), r"partitions\.mesh: 1"),
+        (split([], [[], []], [[]]), r"partitions\.mesh: \(\) is not allowed; expected fsdp"),
+        (split([["data", 2]], [[None], [None]], [[None]]), r"partitions\.mesh: \('data',\)"),
+        (
+            split(BOTH[::-1], [[None] * 2] * 2, [[None] * 2]),
+            r"partitions\.mesh: \('tensor', 'fsdp'",
+        ),
+        (
+            split([["fsdp"]], [[None], [None]], [[None]]),
+            r"partitions\.mesh: .*expected \[name, size",
+        ),
+        (split([*BOTH, ["fsdp", 2]], [], []), r"partitions\.mesh: .*at most 2 items"),
+        (split(TWO, [[0]], [[None]]), r"partitions\.inputs: 1 is not allowed; expected 2 cuts"),
+        (split(TWO, [[0], [2]], [[None]]), r"partitions\.inputs: 2"),
+        (split(TWO, [[-1], [0]], [[None]]), r"partitions\.inputs: -1"),
+        (split(TWO, [[0, None], [0]], [[None]]), r"partitions\.inputs: .*expected 1 dimensions"),
+        (
+            split([["fsdp", 4]], [[0], [0]], [[None]]),
+            r"partitions\.inputs: 0 .* a dimension of \[2, 4\] that the 4 chips of 'fsdp' divide",
+        ),
+        (
+            split(BOTH, [[None, None], [0, 0]], [[None, None]]),
+            r"partitions\.inputs: 0 .* that the 2 chips of 'tensor' divide",
+        ),
+        (split(TWO, [[0], [0]], [[True]]), r"partitions\.outputs"),
         (lambda p: p["programs"]["forward"].update(partitions=[]), "partitions"),
         (lambda p: p["blocks"]["rows"].append(["model.a", 1, 1]), r"rows\[1\]"),
         (lambda p: p["blocks"]["rows"].append(["model.z", 5, 1]), "first_block"),
@@ -181,13 +218,27 @@ def test_constructors_refuse_what_a_reader_refuses():
         BlockTable(block_size=4096, rows=(("a", 0, 2), ("b", 3, 1)))
 
 
-def test_an_axis_that_the_chips_divide_is_taken(payload):
+def test_cuts_that_the_chips_divide_are_taken(payload):
     plain = cbor2.loads(payload.to_bytes())
-    split(2, [1, 0], [None])(plain)
+    split(BOTH, [[1, 0], [None, 0]], [[None, None]])(plain)
     read = TargetPayload.from_bytes(cbor2.dumps(plain, canonical=True)).programs["forward"]
-    assert read.partitions == Partitions(chips=2, inputs=(1, 0), outputs=(None,))
-    assert read.chips == 2
+    assert read.partitions == Partitions(
+        mesh=(("fsdp", 2), ("tensor", 2)),
+        inputs=((1, 0), (None, 0)),
+        outputs=((None, None),),
+    )
+    assert read.chips == 4
     assert payload.programs["forward"].chips == 1
+
+
+def test_a_part_is_what_the_cuts_leave():
+    split = Partitions(mesh=(("fsdp", 2), ("tensor", 4)), inputs=(), outputs=())
+    assert split.part((8, 16), (None, None)) == (8, 16)
+    assert split.part((8, 16), (1, 0)) == (2, 8)
+    assert split.part((8, 16), (0, 0)) == (1, 16)
+    assert split.axes_of(3, (2, 0)) == (("tensor",), (), ("fsdp",))
+    # The part of one tensor-parallel chip is one piece: `fsdp` divides it, not the other way.
+    assert split.axes_of(2, (0, 0)) == (("tensor", "fsdp"), ())
 
 
 def test_number_of_blocks():

@@ -113,7 +113,10 @@ def test_key_holder_without_signer_refuses_an_unsealed_artifact(bench):
     [
         ("L0", True, "L0 seals nothing"),
         ("L1", False, "L1 needs a data key"),
-        ("L2", True, "'L2' cannot be reached"),
+        ("L2", False, "L2 needs a data key"),
+        ("L2", True, "L2 needs an attestation document"),
+        ("L3", True, "L3 needs a key service"),
+        ("L4", True, "'L4' is not allowed; expected L0, L1, L2, L3"),
     ],
 )
 def test_level_and_key_must_agree(bench, level, with_key, match):

@@ -56,7 +56,7 @@ class Sample:
         return self.data[:start] + chunk + self.data[end:]
 
     def with_envelope(self, envelope: bytes) -> bytes:
-        head = PRELUDE.pack(b"\x89LUMA\r\n\x1a", 1, 0, len(envelope), 1)
+        head = PRELUDE.pack(b"\x89LUMA\r\n\x1a", 2, 0, len(envelope), 1)
         return head + envelope + b"\xa0" + self.data[self.start :]
 
     def with_manifest(self, manifest_bytes: bytes, key=None) -> bytes:
@@ -161,24 +161,18 @@ def test_empty_and_text_files(sample):
 def test_other_versions_and_flags(sample):
     rest = sample.data[PRELUDE.size :]
     magic, _, _, envelope, evidence = PRELUDE.unpack(sample.data[: PRELUDE.size])
-    sample.refused(PRELUDE.pack(magic, 2, 0, envelope, evidence) + rest, "version: 2 is unknown")
-    sample.refused(PRELUDE.pack(magic, 1, 1, envelope, evidence) + rest, "flags: 1")
+    sample.refused(PRELUDE.pack(magic, 1, 0, envelope, evidence) + rest, "version: 1 is unknown")
+    sample.refused(PRELUDE.pack(magic, 3, 0, envelope, evidence) + rest, "version: 3 is unknown")
+    sample.refused(PRELUDE.pack(magic, 2, 1, envelope, evidence) + rest, "flags: 1")
 
 
 @pytest.mark.parametrize("size", [0, (16 << 20) + 129, (1 << 32) - 1])
 def test_oversized_lengths_cost_nothing(sample, size):
     rest = sample.data[PRELUDE.size :]
     magic = sample.data[:8]
-    sample.refused(PRELUDE.pack(magic, 1, 0, size, 1) + rest, f"envelope size: {size}")
-    if size:
-        head = PRELUDE.pack(magic, 1, 0, len(sample.envelope), size)
-        sample.refused(head + rest, f"evidence size: {size}")
-
-
-def test_unknown_evidence(sample):
-    changed = bytearray(sample.data)
-    changed[sample.start - 1] = 0x80
-    sample.refused(bytes(changed), "evidence: expected the empty map")
+    sample.refused(PRELUDE.pack(magic, 2, 0, size, 1) + rest, f"envelope size: {size}")
+    head = PRELUDE.pack(magic, 2, 0, len(sample.envelope), size)
+    sample.refused(head + rest, f"evidence size: {size}")
 
 
 def test_chunks_reordered_or_doubled(sample):
@@ -285,9 +279,10 @@ def test_other_envelopes(sample, change):
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({"schema": "luma/manifest/1"}, r"manifest\.schema"),
-        ({"level": "L2"}, r"manifest\.level: 'L2'"),
-        ({"level": "L3"}, r"manifest\.level: 'L3'"),
+        ({"schema": "luma/manifest/2"}, r"manifest\.schema"),
+        ({"level": "L4"}, r"manifest\.level: 'L4'"),
+        ({"level": "l1"}, r"manifest\.level: 'l1'"),
+        ({"level": "L3"}, r"manifest\.seal"),
         ({"graph_digest": "A" * 64}, r"manifest\.graph_digest"),
         ({"signer": b""}, r"manifest\.signer"),
         ({"signer": b"\x30" * 120}, r"manifest\.signer"),
@@ -341,7 +336,7 @@ def test_seal_and_level_must_agree(sample):
         "check": bytes(16),
     }
     sample.refused(sample.with_fields(seal=seal if sample.level == "L0" else None), "manifest.seal")
-    for name, value in (("cipher", "none"), ("key_source", "kms"), ("salt", b""), ("more", 1)):
+    for name, value in (("cipher", "none"), ("key_source", "hsm"), ("salt", b""), ("more", 1)):
         changed = sample.with_fields(level="L1", seal=seal | {name: value})
         sample.refused(changed, rf"manifest\.seal\.{name}")
 
