@@ -13,7 +13,7 @@ unexport PYTHONPATH PYTHONHOME XLA_FLAGS JAX_PLATFORMS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-slow coverage lint format schema bench clean
+.PHONY: help setup quickstart test test-slow coverage lint format schema measurements bench clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,7 +50,7 @@ lint: $(STAMP) ## style, types, layers, dependencies, docstrings
 	$(VENV)/bin/pyrefly check
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/deptry .
-	$(VENV)/bin/interrogate --quiet runtime benchmarks examples
+	$(VENV)/bin/interrogate --quiet runtime enclave_image luma_constructs benchmarks examples
 
 format: $(STAMP) ## format the code
 	$(VENV)/bin/ruff check --fix-only --quiet .
@@ -58,6 +58,9 @@ format: $(STAMP) ## format the code
 
 schema: $(STAMP) ## write the JSON Schema of job files again
 	$(PY) -c "from runtime.spec.schema import write_schema; write_schema()"
+
+measurements: $(STAMP) ## write the enclave image's measurements again, after a change to the compiler
+	$(PY) -m enclave_image.measurements $(if $(KERNEL),--kernel $(KERNEL)) $(if $(NSM),--nsm $(NSM))
 
 bench: $(STAMP) ## measure against the baselines; writes benchmarks/results/latest.json
 	HF_HUB_OFFLINE=1 $(PY) -m benchmarks

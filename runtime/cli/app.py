@@ -20,7 +20,7 @@ from pathlib import Path
 
 from cyclopts import App, CycloptsError
 
-from runtime.cli import artifacts, jobs, launching, runs, serving
+from runtime.cli import artifacts, enclave, jobs, launching, runs, service, serving
 from runtime.cli.output import OutputGoneError, flush_output, note
 from runtime.spec.errors import LumaError
 
@@ -54,7 +54,7 @@ def make_app() -> App:
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
-    for module in (launching, jobs, artifacts, runs, serving):
+    for module in (launching, jobs, artifacts, runs, serving, enclave, service):
         module.register(app)
     return app
 
