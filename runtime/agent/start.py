@@ -11,7 +11,14 @@ from runtime.agent.process import IslandProcess
 from runtime.agent.samples import SampleFile
 from runtime.agent.state import Arrays
 from runtime.agent.trainer import Trainer
-from runtime.artifact import Artifact, load_data_key, load_public_key, open_artifact
+from runtime.artifact import (
+    Artifact,
+    KeyReference,
+    KeyService,
+    load_data_key,
+    load_public_key,
+    open_artifact,
+)
 from runtime.artifact.program import TargetPayload
 from runtime.coordinator.plan import PLAN_FILE, RunPlan
 from runtime.spec.errors import ArtifactError, CheckpointError, DataError
@@ -61,7 +68,7 @@ def _open_payload(run_dir: Path, plan: RunPlan) -> TargetPayload:
     Raises:
         ArtifactError: it does not open, or was compiled for another number of micro-shards.
     """
-    key = load_data_key(Path(plan.key_file)) if plan.key_file is not None else None
+    key = artifact_key(plan)
     signer = load_public_key(run_dir / plan.signer_file)
     path = run_dir / plan.artifact
     try:
@@ -71,7 +78,26 @@ def _open_payload(run_dir: Path, plan: RunPlan) -> TargetPayload:
     except ArtifactError as error:
         if str(path) in error.message:
             raise
-        raise type(error)(f"{path}: {error.message}", remedy=error.remedy) from error
+        raise ArtifactError(f"{path}: {error.message}", remedy=error.remedy) from error
+
+
+def artifact_key(plan: RunPlan) -> bytes | KeyService | None:
+    """Give what opens the run's artifact: its key file's key, or the service that keeps its KMS key.
+
+    KMS is asked only once the artifact's signature was checked, and for this artifact alone.
+
+    Returns:
+        None where the artifact is not sealed.
+
+    Raises:
+        ArtifactError: the key file is none, or what asks KMS is not installed.
+    """
+    if plan.kms is not None:
+        from runtime.artifact.kms import AwsAccess, KmsKeys
+
+        reference = KeyReference(arn=plan.kms.key_arn, customer=plan.kms.customer)
+        return KmsKeys(reference, access=AwsAccess(instance_role=plan.kms.instance_role))
+    return None if plan.key_file is None else load_data_key(Path(plan.key_file))
 
 
 def _check_micro_shards(artifact: Artifact, plan: RunPlan) -> None:

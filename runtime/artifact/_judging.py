@@ -1,8 +1,8 @@
 """Each link of an artifact's chain of evidence, judged from what a verifier was given.
 
 `signature`, `signer` and `seal` are told of an artifact that was opened already: one whose signature
-does not fit, that another than the trusted signer signed, or whose chunks do not open, is refused as
-a whole. `attestation`, `image` and `key-policy` are judged here and refused one by one: an artifact
+does not fit, that another than the trusted signer signed, or whose chunks do not open under the key,
+is refused as a whole. `attestation`, `image` and `key-policy` are judged here and refused one by one: an artifact
 is no worse for a document that proves nothing.
 """
 
@@ -20,6 +20,7 @@ from runtime.spec.errors import AttestationError
 if TYPE_CHECKING:
     from runtime.artifact.accepted import AcceptedMeasurements
     from runtime.artifact.key_release import KeyPolicy
+    from runtime.artifact.kms import KeyServiceError
     from runtime.artifact.manifest import Seal
     from runtime.artifact.reader import Artifact
 
@@ -39,13 +40,18 @@ def tell_origin(artifact: Artifact) -> tuple[Evidence, Evidence]:
     return signature, Evidence.missing(
         "signer",
         "no trusted signer was given",
-        needed="the public key of the signer to trust",
+        needed="the public key of the signer to trust (--signer)",
         facts=facts,
     )
 
 
-def tell_seal(artifact: Artifact) -> Evidence:
-    """Tell the seal of an opened artifact, whose readable payloads were all read."""
+def tell_seal(artifact: Artifact, refusal: KeyServiceError | None) -> Evidence:
+    """Tell the seal of an opened artifact, whose readable payloads were all read.
+
+    Args:
+        artifact: the opened artifact.
+        refusal: why a key service that was asked released no key.
+    """
     seal = artifact.manifest.seal
     if seal is None:
         return Evidence.refused(
@@ -53,11 +59,15 @@ def tell_seal(artifact: Artifact) -> Evidence:
             "the payloads are not sealed: anyone can read them",
             needed="an artifact that was compiled at level L1 or higher",
         )
+    if refusal is not None:
+        return _refused_seal(seal, refusal)
     if not artifact.can_read_payloads:
+        by_file = "the customer's data key file (--key-file)"
+        by_kms = "the customer's name, to ask KMS for the key (--customer)"
         return Evidence.missing(
             "seal",
             "the seal was not checked, no key was given",
-            needed="the customer's data key",
+            needed=by_file if seal.kms is None else by_kms,
             facts=_seal_facts(seal),
         )
     whose = "the customer's key file"
@@ -125,7 +135,7 @@ def judge_image(found: Attestation | None, accepted: AcceptedMeasurements | None
         return Evidence.missing(
             "image",
             none if accepted is None else empty,
-            needed="the measurements of the images to accept",
+            needed="the measurements of the images to accept (--measurements)",
             facts=facts,
         )
     name = accepted.image_of(found.pcrs)
@@ -163,14 +173,16 @@ def judge_key_policy(
         )
     if policy is None:
         return Evidence.missing(
-            "key-policy", "no key policy was given", needed=f"the policy of {seal.kms.arn}"
+            "key-policy",
+            "no key policy was given",
+            needed=f"the policy of {seal.kms.arn} (--key-policy)",
         )
     facts = policy.told()
     if accepted is None or not accepted.amis:
         return Evidence.missing(
             "key-policy",
             "no measurements of machine images were given to compare the policy with",
-            needed="the measurements of the AMIs to accept",
+            needed="the measurements of the AMIs to accept (--measurements)",
             facts=facts,
         )
     wrong = _wrong_policy(policy, seal.kms.customer, accepted)
@@ -219,6 +231,13 @@ def _wrong_policy(
             "a policy with a Deny for each NitroTPM register, as luma_constructs makes it at L3",
         )
     return None
+
+
+def _refused_seal(seal: Seal, refusal: KeyServiceError) -> Evidence:
+    """Tell a seal whose key was not released: a wrong wrapped key is worse than a closed door."""
+    needed = refusal.remedy or "the key service's consent"
+    give = Evidence.refused if refusal.reason == "context" else Evidence.missing
+    return give("seal", refusal.message, needed=needed, facts=_seal_facts(seal))
 
 
 def _seal_facts(seal: Seal) -> Facts:

@@ -10,8 +10,9 @@ A level is a promise (DESIGN.md, section 3), and each rests on all that the one 
 | L3 | the key is released only to an attested machine image | `key-policy` |
 
 An artifact *claims* a level, in its signed manifest; a verifier *reaches* one, from evidence that it
-saw hold. The level reached is at most the claimed one: an image that claims less does not promise
-more, whatever document it carries. Taking evidence away never raises a level.
+saw hold. The claim bounds how it was made: an image that claims L1 does not promise L2, whatever
+document it carries. It does not bound who may open it: of the key's policy an image knows nothing,
+so an artifact that claims L2 can reach L3. Taking evidence away never raises a level.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = [
     "Facts",
     "Level",
     "ReachedLevel",
+    "allows",
     "needs",
     "reached_level",
     "reaches",
@@ -58,6 +60,9 @@ _ADDED: Final[Mapping[Level, tuple[EvidenceName, ...]]] = MappingProxyType(
         "L2": ("attestation", "image"),
         "L3": ("key-policy",),
     }
+)
+_AT_MOST: Final[Mapping[Level, Level]] = MappingProxyType(
+    {"L0": "L0", "L1": "L1", "L2": "L3", "L3": "L3"}
 )
 LEVELS: Final[tuple[Level, ...]] = tuple(_ADDED)
 """All levels, lowest first."""
@@ -131,16 +136,21 @@ def needs(level: Level) -> tuple[EvidenceName, ...]:
     return tuple(name for each in upto for name in _ADDED[each])
 
 
+def allows(claimed: Level, level: Level) -> bool:
+    """Tell whether an artifact with this claim can reach a level at all."""
+    return LEVELS.index(level) <= LEVELS.index(_AT_MOST[claimed])
+
+
 def reached_level(holding: Collection[str], claimed: Level) -> ReachedLevel:
-    """Give the highest level, at most the claimed one, of which every part holds.
+    """Give the highest level that the claim allows and of which every part holds.
 
     Args:
         holding: the names of the evidence that holds.
         claimed: the level that the signed manifest claims.
     """
     reached: ReachedLevel = "none"
-    for level in LEVELS[: LEVELS.index(claimed) + 1]:
-        if not set(_ADDED[level]) <= set(holding):
+    for level in LEVELS:
+        if not allows(claimed, level) or not set(_ADDED[level]) <= set(holding):
             break
         reached = level
     return reached

@@ -32,12 +32,14 @@ from runtime.artifact._judging import (
 )
 from runtime.artifact.attestation import PRODUCTION_ROOTS, TrustRoots
 from runtime.artifact.keys import signer_fingerprint
+from runtime.artifact.kms.errors import KeyServiceError
 from runtime.artifact.leaks import Leak, scrub_violations, survey, totals
 from runtime.artifact.levels import (
     Evidence,
     EvidenceName,
     Level,
     ReachedLevel,
+    allows,
     needs,
     reached_level,
     reaches,
@@ -93,8 +95,10 @@ class Verification:
             notes.append(_SOURCES[self.key_source])
         if self.level == "L3":
             notes.append("by the key policy that was given")
-        if self.level != self.claimed:
+        if not self.complete:
             notes.append(f"claims {self.claimed}: {self._lacking()}")
+        elif self.level != self.claimed:
+            notes.append(f"claims {self.claimed}")
         return f"{self.level} ({'; '.join(notes)})" if notes else self.level
 
     @property
@@ -110,10 +114,11 @@ class Verification:
         """Give what an asked level rests on and was not seen to hold.
 
         Args:
-            asked: default: the claimed level. Above it, the claim itself is what fails first.
+            asked: default: the claimed level. Where the claim does not allow it, the claim itself
+                is what fails first.
         """
         asked = asked or self.claimed
-        claim = () if reaches(self.claimed, asked) else ("claim",)
+        claim = () if allows(self.claimed, asked) else ("claim",)
         needed = needs(asked)
         return claim + tuple(
             item.name for item in self.evidence if item.name in needed and not item.holds
@@ -160,8 +165,8 @@ def verify_artifact(
     Args:
         path: the file.
         trusted_signer: the signer to accept; None accepts any, and then no level is reached.
-        key: the 32-byte data key, or the service that keeps it; without it a sealed payload cannot
-            be checked, nor L1 reached.
+        key: the 32-byte data key, or the service that keeps it; without it, or where the service
+            refuses, a sealed payload cannot be checked, nor L1 reached.
         accepted: the measurements to accept; without them no image is known, nor L2 reached.
         key_policy: the policy of the key that the manifest names; without it no L3.
         roots: the trusted roots of attestation documents. Default: AWS's.
@@ -172,7 +177,13 @@ def verify_artifact(
             sealed, or a payload is not as the manifest describes it, or one that is called
             scrubbed is not.
     """
-    artifact = open_artifact(path, trusted_signer=trusted_signer, key=key)
+    refusal: KeyServiceError | None = None
+    try:
+        artifact = open_artifact(path, trusted_signer=trusted_signer, key=key)
+    except KeyServiceError as error:
+        # The artifact is no worse for a door that stayed closed: all but its seal can be told.
+        refusal = error
+        artifact = open_artifact(path, trusted_signer=trusted_signer)
     found: dict[str, dict[str, tuple[Leak, ...]]] | None = {} if scan_leaks else None
     if artifact.can_read_payloads:
         for target in artifact.manifest.targets:
@@ -183,7 +194,7 @@ def verify_artifact(
     manifest = artifact.manifest
     evidence = (
         *tell_origin(artifact),
-        tell_seal(artifact),
+        tell_seal(artifact, refusal),
         attestation,
         judge_image(document, accepted),
         judge_key_policy(manifest.seal, key_policy, accepted),

@@ -53,6 +53,21 @@ class SchedulePlan:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class KmsPlan:
+    """The KMS key that opens a run's artifact: a reference, nothing secret.
+
+    Attributes:
+        key_arn: the key's ARN.
+        customer: the customer's name.
+        instance_role: whether an island may take credentials from its instance or container.
+    """
+
+    key_arn: str
+    customer: str
+    instance_role: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunPlan:
     """What one run computes, and how its processes find out about each other's death.
 
@@ -71,7 +86,7 @@ class RunPlan:
         keep: checkpoints kept, 2 or more.
         target: the payload's name in the artifact.
         artifact: the artifact's path, relative to the run folder.
-        key_file: the customer's key file for a sealed artifact, or None.
+        key_file: the customer's key file for an artifact that is sealed with one, or None.
         signer_file: PEM of the public key that the artifact must be signed by, relative to the
             run folder.
         job_digest: BLAKE3 of the job; a checkpoint of another job is refused.
@@ -83,6 +98,7 @@ class RunPlan:
         stored_constants: names in `constants.safetensors` that a checkpoint's weight file holds
             too: frozen parameters and persistent buffers of a whole model.
         constants_digest: BLAKE3 of `constants.safetensors`, or None to read it unverified.
+        kms: the KMS key for an artifact that is sealed under one, or None.
     """
 
     run_id: str
@@ -108,6 +124,7 @@ class RunPlan:
     data_digest: str
     stored_constants: tuple[str, ...] = ()
     constants_digest: str | None = None
+    kms: KmsPlan | None = None
 
     def write(self, run_dir: Path) -> None:
         """Write `plan.json` into `run_dir`, whole or not at all."""
@@ -150,8 +167,12 @@ def _plan_from(document: dict[str, Any], path: Path) -> RunPlan:
         schedule = document.pop("schedule")
         optimizer["betas"] = tuple(optimizer["betas"])
         document["stored_constants"] = tuple(document.get("stored_constants", ()))
+        kms = document.pop("kms", None)
         return RunPlan(
-            **document, optimizer=OptimizerPlan(**optimizer), schedule=SchedulePlan(**schedule)
+            **document,
+            optimizer=OptimizerPlan(**optimizer),
+            schedule=SchedulePlan(**schedule),
+            kms=None if kms is None else KmsPlan(**kms),
         )
     except (KeyError, TypeError) as error:
         raise RunError(f"{path}: {error}") from None

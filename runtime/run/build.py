@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runtime.artifact import LocalKeys, TargetPayload, default_home
+from runtime.artifact import KeyService, LocalKeys, TargetPayload, default_home
 from runtime.compiler import TargetOutcome
 from runtime.plan.machine import available_memory
 from runtime.run.files import write_bytes
@@ -17,9 +17,7 @@ from runtime.run.machine import software_versions
 from runtime.run.prepare import prepare
 from runtime.run.progress import Reporter
 from runtime.run.target_report import TargetReport, report_targets, statistics
-from runtime.spec import CompileError, JobSpec, LumaError
-
-SEAL_LABELS = {"L0": "L0", "L1": "L1 (key file)"}
+from runtime.spec import CompileError, JobSpec, KmsSection, LumaError
 
 _TOLD_FROM_S = 3.0
 """A stage of a compile that took so long gets a line of its own."""
@@ -34,8 +32,8 @@ class Built:
         payloads: the compiled payload of each target.
         cached: the targets that the compile cache held, so that nothing was compiled for them.
         targets: how the compile of each target went, failed ones included.
-        artifact: `digest`, `seal`, `key_file`, `bytes` and `targets` of the artifact; empty where
-            every target failed, so that there is none.
+        artifact: `digest`, `seal`, `key_file`, `kms`, `bytes` and `targets` of the artifact; empty
+            where every target failed, so that there is none.
     """
 
     prepared: dict[str, Any]
@@ -186,24 +184,19 @@ def _write(
     *,
     signer_path: Path | None,
 ) -> dict[str, Any]:
-    from runtime.artifact import load_data_key, load_or_create_keys, write_artifact
+    from runtime.artifact import load_or_create_keys, write_artifact
 
     keys = load_or_create_keys()
     if signer_path is not None:
         write_bytes(signer_path, _public_pem(keys))
-    data_key, key_file = None, None
-    if spec.compile.seal == "L1":
-        key_file, data_key = keys.data_key_file, keys.data_key
-        if spec.compile.key_file is not None:
-            key_file = spec.resolve(spec.compile.key_file)
-            data_key = load_data_key(key_file)
+    sealing = _sealing(spec, keys)
     capture = prepared["capture"]
     digest = write_artifact(
         path,
         payloads,
         level=spec.compile.seal,
         signing_key=keys.signing_key,
-        data_key=data_key,
+        data_key=sealing.key,
         graph_digest=capture["package_digest"],
         statistics={
             "parameters": capture["parameters"],
@@ -217,11 +210,56 @@ def _write(
     )
     return {
         "digest": digest,
-        "seal": SEAL_LABELS[spec.compile.seal],
-        "key_file": None if key_file is None else str(key_file),
+        "seal": sealing.label,
+        "key_file": None if sealing.key_file is None else str(sealing.key_file),
+        "kms": None if spec.compile.kms is None else spec.compile.kms.model_dump(),
         "bytes": path.stat().st_size,
         "targets": sorted(payloads),
     }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sealing:
+    """What seals a job's artifact.
+
+    Attributes:
+        label: the level as it is shown, with the key's source.
+        key: the data key, or the service that keeps the customer's; None at L0.
+        key_file: where the data key lies; None where there is none.
+    """
+
+    label: str
+    key: bytes | KeyService | None = field(repr=False)
+    key_file: Path | None = None
+
+
+def _sealing(spec: JobSpec, keys: LocalKeys) -> _Sealing:
+    """Choose what seals: nothing at L0, else the job's KMS key or key file, else this machine's.
+
+    Raises:
+        ArtifactError: the key file is no key file, or botocore is not installed.
+    """
+    from runtime.artifact import load_data_key
+
+    asked = spec.compile
+    if asked.seal == "L0":
+        return _Sealing(label="L0", key=None)
+    if asked.kms is not None:
+        return _Sealing(label="L1 (KMS)", key=_kms_keys(asked.kms))
+    label = "L1 (key file)"
+    if asked.key_file is None:
+        return _Sealing(label=label, key=keys.data_key, key_file=keys.data_key_file)
+    key_file = spec.resolve(asked.key_file)
+    return _Sealing(label=label, key=load_data_key(key_file), key_file=key_file)
+
+
+def _kms_keys(asked: KmsSection) -> KeyService:
+    """Give the service that keeps the job's KMS key; nothing is asked of it yet."""
+    from runtime.artifact import KeyReference
+    from runtime.artifact.kms import AwsAccess, KmsKeys
+
+    reference = KeyReference(arn=asked.key_arn, customer=asked.customer)
+    return KmsKeys(reference, access=AwsAccess(instance_role=asked.instance_role))
 
 
 def _public_pem(keys: LocalKeys) -> bytes:

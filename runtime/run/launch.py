@@ -40,7 +40,7 @@ from runtime.run.history import History
 from runtime.run.interrupt import StopSwitch
 from runtime.run.progress import Reporter, SilentReporter
 from runtime.run.reference import prepare_reference, reference_hash, run_reference
-from runtime.run.run_plan import TRAINING_TARGET, run_plan, run_record, show_plan
+from runtime.run.run_plan import run_plan, run_record, show_plan, training_target
 from runtime.run.supervisor import FleetOptions, Outcome, Supervisor
 from runtime.spec import JobSpec, RunError, SpecError
 
@@ -277,10 +277,10 @@ def _check_trainable(spec: JobSpec) -> None:
         SpecError: the job has no CPU target, or a secret has no value.
     """
     problems = []
-    if TRAINING_TARGET not in spec.compile.targets:
-        problems.append(
-            f"compile.targets: {list(spec.compile.targets)} lacks 'cpu', the target of this machine"
-        )
+    try:
+        training_target(spec)
+    except SpecError as error:
+        problems.append(error.message)
     problems += [
         f"secrets: {name} is not set in this environment"
         for name in spec.secrets

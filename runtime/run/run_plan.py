@@ -9,28 +9,45 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan, new_run_id
+from runtime.coordinator.plan import KmsPlan, OptimizerPlan, RunPlan, SchedulePlan, new_run_id
 from runtime.plan import LocalPlan, make_local_plan, measure_machine
 from runtime.run.build import Built
 from runtime.run.machine import machine_description, software_versions
-from runtime.spec import JobSpec
+from runtime.spec import JobSpec, SpecError
+from runtime.spec.target_name import TargetName
 
-TRAINING_TARGET = "cpu"
-"""The target that islands on this machine run."""
+_HERE = "cpu"
+"""The family of targets that islands on this machine run."""
 
 _CHECKPOINT_S = 60.0
 """With `checkpoint.every: auto`, about so long between two checkpoints."""
+
+
+def training_target(spec: JobSpec) -> str:
+    """Give the target that the job's islands on this machine run: the first one for its CPU.
+
+    Raises:
+        SpecError: the job has none.
+    """
+    targets = spec.compile.targets
+    for target in targets:
+        if TargetName.parse(target).family == _HERE:
+            return target
+    raise SpecError(
+        f"compile.targets: {list(targets)} has no target of this machine; "
+        f"add '{_HERE}', or '{_HERE}xN' for islands of N host devices"
+    )
 
 
 def show_plan(spec: JobSpec, built: Built) -> LocalPlan:
     """Give the plan that the user accepts.
 
     Raises:
-        SpecError: the data are too few for the job's schedule.
+        SpecError: the data are too few for the job's schedule, or no target is for this machine.
     """
     train, resources = spec.train, spec.resources
     return make_local_plan(
-        built.payloads[TRAINING_TARGET],
+        built.payloads[training_target(spec)],
         measure_machine(),
         islands=resources.islands,
         threads_per_island=resources.threads_per_island,
@@ -55,10 +72,11 @@ def run_plan(spec: JobSpec, built: Built, plan: LocalPlan) -> RunPlan:
         heartbeat_timeout_s=spec.recovery.heartbeat_timeout_s,
         checkpoint_every=_checkpoint_every(spec, plan),
         keep=train.checkpoint.keep,
-        target=TRAINING_TARGET,
+        target=plan.target,
         artifact="artifact.luma",
         signer_file="signer.pem",
         key_file=artifact["key_file"],
+        kms=None if artifact["kms"] is None else KmsPlan(**artifact["kms"]),
         job_digest=spec.digest(),
         headroom=train.headroom,
         optimizer=OptimizerPlan(

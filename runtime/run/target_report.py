@@ -26,6 +26,7 @@ from runtime.plan import (
     measure_machine,
 )
 from runtime.spec import JobSpec
+from runtime.spec.target_name import TargetName
 
 __all__ = ["TargetReport", "check_fits", "fits_of", "report_targets", "statistics"]
 
@@ -149,6 +150,7 @@ def _fits(payload: TargetPayload, chips: Sequence[Chip], spec: JobSpec) -> tuple
 
 def _chips(payload: TargetPayload, machine: Callable[[], Machine]) -> tuple[Chip, ...]:
     """Give the kinds of chip that a payload runs on, the slowest first."""
-    chips = payload.programs["grad"].chips
-    single = payload.target.removesuffix(f"x{chips}")
-    return (machine_chip(machine(), chips),) if single == "cpu" else chips_of(single)
+    name = TargetName.parse(payload.target)
+    if name.family == "cpu":
+        return (machine_chip(machine(), name.chips),)
+    return chips_of(name.chip)

@@ -4,6 +4,7 @@ from runtime.spec._problems import JobFileError, Problem
 from runtime.spec.catalogue import Accelerator, Catalogue, load_catalogue
 from runtime.spec.errors import (
     ArtifactError,
+    AttestationError,
     CapacityError,
     CaptureError,
     CheckpointError,
@@ -23,6 +24,7 @@ from runtime.spec.sections import (
     CheckpointSection,
     CompileSection,
     DataSection,
+    KmsSection,
     ModelSection,
     OptimizerSection,
     RecoverySection,
@@ -38,6 +40,7 @@ __all__ = [
     "Accelerator",
     "AdapterSection",
     "ArtifactError",
+    "AttestationError",
     "CapacityError",
     "CaptureError",
     "Catalogue",
@@ -50,6 +53,7 @@ __all__ = [
     "DataSection",
     "JobFileError",
     "JobSpec",
+    "KmsSection",
     "LoweringError",
     "LumaError",
     "ModelSection",

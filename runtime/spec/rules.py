@@ -119,6 +119,18 @@ def _key_for_l0(key_file: str | None, seal: str) -> str | None:
     return f"{key_file!r} is not used at seal L0, which encrypts nothing; set seal L1 or remove it"
 
 
+def _one_key(kms: object, key_file: str | None) -> str | None:
+    if kms is None or key_file is None:
+        return None
+    return "cannot seal together with compile.key_file; keep one of them"
+
+
+def _kms_for_l0(kms: object, seal: str) -> str | None:
+    if kms is None or seal != "L0":
+        return None
+    return "is not used at seal L0, which encrypts nothing; set seal L1 or remove it"
+
+
 RULES: Final = (
     Rule("train", ("train.steps", "train.tokens", "train.epochs"), _one_length),
     Rule(
@@ -142,4 +154,6 @@ RULES: Final = (
     Rule("model.revision", ("model.revision", "model.source"), _revision),
     Rule("compile.targets", ("compile.targets",), _distinct),
     Rule("compile.key_file", ("compile.key_file", "compile.seal"), _key_for_l0),
+    Rule("compile.kms", ("compile.kms", "compile.key_file"), _one_key),
+    Rule("compile.kms", ("compile.kms", "compile.seal"), _kms_for_l0),
 )

@@ -6,6 +6,7 @@ are strict: YAML already tells text from numbers, so `steps: "40"` is a mistake 
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -18,6 +19,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from runtime.spec.key_names import CUSTOMER, KEY_ARN, check_customer, check_key_arn
 from runtime.spec.units import (
     check_source,
     check_target,
@@ -75,6 +77,11 @@ def _optional(parse: Any) -> BeforeValidator:
 
 def _price_text(value: float | None) -> str | None:
     return None if value is None else f"{value:.6f}".rstrip("0").rstrip(".") + "/h"
+
+
+def _whole(form: re.Pattern[str]) -> dict[str, Any]:
+    """Give the JSON Schema of text of a form."""
+    return {"type": "string", "pattern": f"^{form.pattern}$"}
 
 
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
@@ -148,6 +155,17 @@ class AdapterSection(Section):
     """names of the adapted modules; null takes peft's choice for the model's family"""
 
 
+class KmsSection(Section):
+    """A customer's key in AWS KMS, which seals the artifact in place of a key file."""
+
+    key_arn: Annotated[Text, AfterValidator(check_key_arn), WithJsonSchema(_whole(KEY_ARN))]
+    """ARN of the KMS key; KMS is asked when the artifact is written, and by each island"""
+    customer: Annotated[Text, AfterValidator(check_customer), WithJsonSchema(_whole(CUSTOMER))]
+    """the customer's name, which stands in the artifact for anyone to read"""
+    instance_role: bool = False
+    """whether credentials may come from the role of the instance or container"""
+
+
 class CompileSection(Section):
     """What the artifact is compiled for, and how it is sealed."""
 
@@ -157,6 +175,8 @@ class CompileSection(Section):
     """targets, such as cpu or cuda-sm90; a payload each"""
     key_file: Text | None = None
     """file with the 32-byte data key for L1; null takes the one in Luma's home"""
+    kms: KmsSection | None = None
+    """key in AWS KMS for L1, in place of a key file; null asks nothing of AWS"""
 
 
 class OptimizerSection(Section):

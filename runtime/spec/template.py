@@ -27,6 +27,9 @@ compile:
   seal: L1                        # L0 signed, L1 also encrypted with your key
   targets: [cpu]                  # a payload each, such as [cpu, cuda-sm90]
   # key_file: ./data.key          # the 32-byte key for L1; by default the one in Luma's home
+  # kms:                          # or a key in AWS KMS; nothing is asked of AWS without it
+  #   key_arn: arn:aws:kms:eu-west-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab
+  #   customer: acme              # stands in the artifact, for anyone to read
 
 train:
   steps: 100                      # exactly one of steps, tokens (such as 2B) and epochs

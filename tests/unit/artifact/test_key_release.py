@@ -167,6 +167,25 @@ def test_one_register_of_two_is_not_enough():
         assert not opens_only_for_amis(policy)
 
 
+@pytest.mark.parametrize("action", ["kms:Decrypt", "kms:ReEncryptFrom", "kms:Encrypt"])
+def test_a_customer_must_be_named_for_each_way_of_opening(action):
+    policy = made()
+    for statement in policy["Statement"]:
+        if statement["Sid"] == "OnlyThisCustomer":
+            statement["Action"] = action
+    assert not KeyPolicy.from_json(policy).is_of("acme")
+
+
+def test_a_deny_that_lets_two_customers_through_is_of_neither():
+    policy = made()
+    for statement in policy["Statement"]:
+        if statement["Sid"] == "OnlyThisCustomer":
+            named = statement["Condition"]["StringNotEquals"]
+            named["kms:EncryptionContext:luma:customer"] = ["acme", "other"]
+    assert not KeyPolicy.from_json(policy).is_of("acme")
+    assert not KeyPolicy.from_json(policy).is_of("other")
+
+
 def test_another_statement_lifts_no_deny():
     policy = made()
     anyone = {"Effect": "Allow", "Principal": "*", "Action": "kms:*", "Resource": "*"}

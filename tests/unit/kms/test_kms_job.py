@@ -7,12 +7,12 @@ import json
 import pytest
 
 from runtime.agent.start import artifact_key
-from runtime.artifact import open_artifact
+from runtime.artifact import generate_data_key, load_or_create_keys, open_artifact
 from runtime.artifact.kms import KeyServiceError
 from runtime.cli import main
 from runtime.compiler.graph import GraphPackage
 from runtime.coordinator.plan import KmsPlan, RunPlan
-from runtime.spec import JobSpec
+from runtime.spec import JobSpec, RunError
 from tests.unit.packages import square_graph
 from tests.unit.plans import make_plan
 
@@ -26,14 +26,20 @@ data: {{source: ./data.txt}}
 """
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Keys and compile cache of all jobs here: their programs are the same."""
+    return tmp_path_factory.mktemp("home")
+
+
 @pytest.fixture
-def compiled(tmp_path, monkeypatch, capsys, tenant):
+def compiled(tmp_path, home, monkeypatch, capsys, tenant):
     """Give (tenant, the function that compiles a job of some seal as a role).
 
     The model is captured already, so that no torch is needed.
     """
     made = tenant("L1")
-    monkeypatch.setenv("LUMA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("LUMA_HOME", str(home))
     monkeypatch.setenv("AWS_ENDPOINT_URL_KMS", made.cloud.url)
     monkeypatch.chdir(tmp_path)
     package = GraphPackage({"grad": square_graph()}, "0" * 64, seq_len=4)
@@ -60,7 +66,9 @@ def kms(made) -> str:
     return f"kms: {{key_arn: '{made.arn}', customer: {made.customer}}}"
 
 
-def test_sealed_under_the_jobs_key_and_opened_as_an_island_does(compiled, tmp_path, monkeypatch):
+def test_sealed_under_the_jobs_key_and_opened_as_an_island_does(
+    compiled, tmp_path, home, monkeypatch
+):
     made, run = compiled
     code, document, err = run(kms(made))
     assert code == 0, err
@@ -75,7 +83,7 @@ def test_sealed_under_the_jobs_key_and_opened_as_an_island_does(compiled, tmp_pa
     make_plan(kms=KmsPlan(**reference)).write(tmp_path)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", made.roles["agent"])
     key = artifact_key(RunPlan.read(tmp_path))
-    opened = open_artifact(tmp_path / "sealed.luma", trusted_signer=_own_signer(tmp_path), key=key)
+    opened = open_artifact(tmp_path / "sealed.luma", trusted_signer=_own_signer(home), key=key)
     assert opened.target_payload("cpu").target == "cpu"
     assert made.cloud.app.requests[-1][0] == "Decrypt"
 
@@ -84,16 +92,14 @@ def test_sealed_under_the_jobs_key_and_opened_as_an_island_does(compiled, tmp_pa
     with pytest.raises(KeyServiceError) as caught:
         open_artifact(
             tmp_path / "sealed.luma",
-            trusted_signer=_own_signer(tmp_path),
+            trusted_signer=_own_signer(home),
             key=artifact_key(RunPlan.read(tmp_path)),
         )
     assert caught.value.reason == "denied"
 
 
-def _own_signer(tmp_path):
-    from runtime.artifact import load_or_create_keys
-
-    return load_or_create_keys(tmp_path / "home").public_key
+def _own_signer(home):
+    return load_or_create_keys(home).public_key
 
 
 def test_refused_by_the_policy_there_is_no_artifact(compiled, tmp_path):
@@ -115,8 +121,6 @@ def test_a_job_that_names_no_key_asks_nothing(compiled, seal):
 
 
 def test_an_islands_key_where_the_plan_names_a_file_or_nothing(tmp_path):
-    from runtime.artifact import generate_data_key
-
     file = tmp_path / "data.key"
     key = generate_data_key(file)
     assert artifact_key(make_plan(key_file=str(file))) == key
@@ -135,13 +139,22 @@ def test_a_role_of_the_instance_is_asked_for_only_where_the_job_says_so(monkeypa
     assert seen == [{"instance_role": False}]
 
 
-def test_the_customer_of_the_plan_is_the_islands_own(compiled, tmp_path, monkeypatch):
+def test_the_customer_of_the_plan_is_the_islands_own(compiled, tmp_path, home, monkeypatch):
     made, run = compiled
     assert run(kms(made))[0] == 0
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", made.roles["agent"])
     other = artifact_key(make_plan(kms=KmsPlan(key_arn=made.arn, customer="someone-else")))
     with pytest.raises(KeyServiceError, match="someone-else"):
-        open_artifact(tmp_path / "sealed.luma", trusted_signer=_own_signer(tmp_path), key=other)
+        open_artifact(tmp_path / "sealed.luma", trusted_signer=_own_signer(home), key=other)
+
+
+@pytest.mark.parametrize("kms", ["text", {"key_arn": "arn"}, {"key_arn": "a", "more": 1}, []])
+def test_a_plan_whose_key_is_not_one_is_refused(tmp_path, kms):
+    make_plan().write(tmp_path)
+    document = json.loads((tmp_path / "plan.json").read_text())
+    (tmp_path / "plan.json").write_text(json.dumps(document | {"kms": kms}))
+    with pytest.raises(RunError, match=r"plan\.json"):
+        RunPlan.read(tmp_path)
 
 
 def test_the_job_file_says_the_same(tmp_path):

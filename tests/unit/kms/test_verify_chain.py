@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import sys
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -94,7 +95,7 @@ def test_whole_chain_as_a_tree(command, capsys):
         (ALL, None, 0, "L2", []),
         (ALL, "L0", 0, "L2", []),
         (ALL, "L2", 0, "L2", []),
-        (ALL, "L3", 1, "L2", ["claim", "key-policy"]),
+        (ALL, "L3", 1, "L2", ["key-policy"]),
         (("signer", "customer", "measurements"), "L2", 0, "L2", []),
         (("signer", "customer"), "L2", 1, "L1", ["image"]),
         (("signer", "customer"), "L1", 0, "L1", []),
@@ -113,14 +114,24 @@ def test_required_level_decides(command, capsys, names, require, code, level, fa
     assert document["level_required"] == require
     assert bool(captured.err) == (code != 0)
     if code:
-        assert "remedy: " in captured.err
+        assert "needed: " in captured.err
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_colours_are_for_terminals_and_can_be_turned_off(command, capsys, monkeypatch, plain):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    if not plain:
+        monkeypatch.delenv("NO_COLOR")
+    assert main(command(*ALL)) == 0
+    assert ("\x1b" in capsys.readouterr().out) == (not plain)
 
 
 def test_links_that_were_not_given_name_their_option(command, capsys):
     assert main([*command(), "--require", "L2"]) == 1
     captured = capsys.readouterr()
     needed = [line for line in captured.out.splitlines() if "needed: " in line]
-    for option in ("--signer FILE", "--customer NAME", "--key-policy FILE"):
+    for option in ("(--signer)", "(--customer)", "(--measurements)", "(--key-policy)"):
         assert any(option in line for line in needed), option
     assert "--signer" in captured.err
 

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from runtime.spec import JobFileError, JobSpec, LumaError, SpecError, commented_job_yaml
 
+KMS = "{key_arn: 'arn:aws:kms:eu-west-1:111122223333:key/12ab-34cd', customer: acme}"
+
 TEN_MISTAKES = """\
 schema: luma/v1
 nam: tiny
@@ -97,6 +99,21 @@ def test_a_file_with_many_mistakes_reports_each_with_line_and_field(problems):
         ("compile: {targets: []}", "is empty"),
         ("compile: {targets: [cpu, cpu]}", "cpu is listed twice"),
         ("compile: {seal: L0, key_file: k}", "is not used at seal L0"),
+        (f"compile: {{kms: {KMS}, key_file: k}}", "cannot seal together with compile.key_file"),
+        (f"compile: {{seal: L0, kms: {KMS}}}", "is not used at seal L0"),
+        ("compile: {kms: acme}", "expected a mapping"),
+        ("compile: {kms: {customer: acme}}", "is missing; this field is required"),
+        (
+            "compile: {kms: {key_arn: 'arn:aws:kms:eu-west-1:111122223333:alias/a', customer: a}}",
+            "is an alias, which can be pointed at another key",
+        ),
+        ("compile: {kms: {key_arn: 1234abcd, customer: acme}}", "'1234abcd' is no KMS key"),
+        (f"compile: {{kms: {KMS.replace('acme', 'Acme')}}}", "'Acme' is no customer's name"),
+        (f"compile: {{kms: {KMS.replace('}', ', region: x}')}}}", "unknown field"),
+        (
+            f"compile: {{kms: {KMS.replace('}', ', instance_role: 1}')}}}",
+            "1 has the wrong type; expected true or false",
+        ),
         ("data: {source: ./d, kind: chat, format: text}", "plain text holds no chat messages"),
         ("data: {source: {a: 1}}", "is no source"),
         ("adapter: {kind: dora, r: 1, alpha: 1}", "'dora' is not allowed; expected lora"),

@@ -1,0 +1,5 @@
+"""The emulated KMS of the unit tests, for whole jobs."""
+
+from tests.unit.kms.conftest import cloud, recipient, tenant, tenant_maker
+
+__all__ = ["cloud", "recipient", "tenant", "tenant_maker"]
