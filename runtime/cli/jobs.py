@@ -12,6 +12,7 @@ from cyclopts import App, Parameter
 
 from runtime.cli.output import JsonFlag, note, print_json, print_rows, print_table, write
 from runtime.spec.errors import LumaError, SpecError
+from runtime.spec.target_name import TargetName
 
 if TYPE_CHECKING:
     from runtime.artifact import TargetPayload
@@ -157,10 +158,10 @@ def _judge(job: Path, targets: list[str] | None, found: _Found) -> LumaError | N
             stage = "compile"
             payloads = _compile(spec, folder, reporter, found)
         stage = "fit"
-        if "cpu" in payloads:
-            found.passed(stage, _fit(spec, payloads["cpu"]))
         for name, payload in payloads.items():
-            if name != "cpu":
+            if TargetName.parse(name).family == "cpu":
+                found.passed(stage, _fit(spec, payload))
+            else:
                 fits = fits_of(payload, spec)
                 check_fits(fits)
                 found.passed(stage, "; ".join(fit.text() for fit in fits))
