@@ -13,7 +13,7 @@ unexport PYTHONPATH PYTHONHOME XLA_FLAGS JAX_PLATFORMS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-slow coverage lint format schema measurements bench clean
+.PHONY: help setup quickstart test test-slow coverage lint format schema measurements boot bench clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -61,6 +61,11 @@ schema: $(STAMP) ## write the JSON Schema of job files again
 
 measurements: $(STAMP) ## write the enclave image's measurements again, after a change to the compiler
 	$(PY) -m enclave_image.measurements $(if $(KERNEL),--kernel $(KERNEL)) $(if $(NSM),--nsm $(NSM))
+
+boot: $(STAMP) ## boot the enclave image under QEMU; skips, and says what is missing, where it cannot
+	@$(PY) -m tests.e2e.boot $(if $(KERNEL),--kernel $(KERNEL)) $(if $(PINS),--pins $(PINS)) \
+		$(if $(NSM),--nsm $(NSM)) $(if $(QEMU),--qemu $(QEMU)) $(if $(DEVICE),--device $(DEVICE)) \
+		$(foreach folder,$(FIRMWARE),--data $(folder)) $(if $(JSON),--json)
 
 bench: $(STAMP) ## measure against the baselines; writes benchmarks/results/latest.json
 	HF_HUB_OFFLINE=1 $(PY) -m benchmarks

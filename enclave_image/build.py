@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +26,6 @@ from typing import Any, BinaryIO
 from enclave_image.boot import COMMAND_LINES, boot_entries
 from enclave_image.cpio import Written, with_parents, write_cpio
 from enclave_image.eif import (
-    Architecture,
     EifParts,
     ImageSigner,
     image_metadata,
@@ -37,7 +34,7 @@ from enclave_image.eif import (
     write_eif,
 )
 from enclave_image.eif.measure import application_pcr
-from enclave_image.inputs import DEFAULT_PINS, Pin, checked_input, load_pins
+from enclave_image.inputs import DEFAULT_PINS, Input, checked_input, load_pins
 from enclave_image.rootfs import Ramdisk, image_ramdisks
 from runtime.spec.errors import ArtifactError
 
@@ -163,19 +160,21 @@ def build_image(request: ImageRequest, out: Path, *, say: Say = lambda _text: No
         say: takes progress, a line a time.
 
     Raises:
-        ArtifactError: an input is not pinned, a package is missing or changed, the image is too
-            large, or the folder cannot be written.
+        ArtifactError: an input is not pinned or lacks another, a package is missing or changed, the
+            image is too large, or the folder cannot be written.
         SpecError: a family is unknown.
     """
     started = time.perf_counter()
-    kernel = _pinned_inputs(request)
+    inputs = _pinned_inputs(request)
+    kernel = inputs.get("kernel")
     if request.signer is not None and kernel is None:
         raise ArtifactError(
             "--sign: without a kernel there is no image to sign",
             remedy="give the kernel with --kernel",
         )
     families, ramdisks, limit = image_ramdisks(
-        request.families, boot=boot_entries(init=request.init, nsm=request.nsm)
+        request.families,
+        boot=boot_entries(init=_content(inputs, "init"), nsm=_content(inputs, "nsm")),
     )
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -249,26 +248,47 @@ class _HashingFile:
         return self._file.write(data)
 
 
-def _pinned_inputs(request: ImageRequest) -> Pin | None:
-    """Check the inputs' digests; give the kernel's pin."""
+def _pinned_inputs(request: ImageRequest) -> dict[str, Input]:
+    """Give the inputs by kind, checked against their pins and each other."""
     given = {"kernel": request.kernel, "init": request.init, "nsm": request.nsm}
     wanted = {kind: path for kind, path in given.items() if path is not None}
     if not wanted:
-        return None
+        return {}
     pins = load_pins(request.pins)
     found = {kind: checked_input(path, kind, pins, request.pins) for kind, path in wanted.items()}
     here = platform.machine()
-    for kind, pin in found.items():
+    for kind, one in found.items():
+        pin = one.pin
         if pin.architecture.value != here:
             raise ArtifactError(
                 f"--{kind}: {pin.name} is for {pin.architecture.value}, but the interpreter and "
                 f"packages of this machine are for {here}",
                 remedy=f"build on {pin.architecture.value}",
             )
-    kernel, nsm = found.get("kernel"), found.get("nsm")
-    if kernel is not None and nsm is not None and kernel.version != nsm.version:
+    _check_driver(found)
+    return found
+
+
+def _check_driver(found: Mapping[str, Input]) -> None:
+    """Check that the driver of the security module is there where the kernel needs it, and fits."""
+    if "kernel" not in found:
+        return
+    kernel = found["kernel"].pin
+    if "nsm" not in found:
+        if kernel.needs_nsm:
+            raise ArtifactError(
+                f"--nsm: missing; {kernel.name} {kernel.version} has no driver of the security "
+                "module built in, so its enclave could not attest",
+                remedy="give the nsm.ko of the same kernel with --nsm",
+            )
+        return
+    nsm = found["nsm"].pin
+    if kernel.version != nsm.version:
         raise ArtifactError(f"--nsm: for kernel {nsm.version}, but the kernel is {kernel.version}")
-    return kernel
+
+
+def _content(inputs: Mapping[str, Input], kind: str) -> bytes | None:
+    return inputs[kind].content if kind in inputs else None
 
 
 def _check_size(ramdisks: tuple[BuiltRamdisk, ...], limit: int) -> None:
@@ -302,29 +322,29 @@ def _write_list(path: Path, families: tuple[str, ...], ramdisks: tuple[BuiltRamd
 def _write_image(
     path: Path,
     request: ImageRequest,
-    kernel: Pin | None,
+    kernel: Input | None,
     ramdisks: tuple[BuiltRamdisk, ...],
     families: tuple[str, ...],
     say: Say,
 ) -> tuple[int | None, dict[str, str | None]]:
     """Write the EIF where there is a kernel; give its size, and the PCRs."""
     paths = [ramdisk.path for ramdisk in ramdisks]
-    if kernel is None or request.kernel is None:
+    if kernel is None:
         say("no kernel was given: the ramdisks and PCR2 are all that is built")
         pcr2 = application_pcr(paths[1:]).hex()
         return None, {"PCR0": None, "PCR1": None, "PCR2": pcr2, "PCR8": None}
     parts = EifParts(
-        kernel=request.kernel,
-        cmdline=COMMAND_LINES[kernel.architecture],
+        kernel=kernel.content,
+        cmdline=COMMAND_LINES[kernel.pin.architecture],
         ramdisks=paths,
         metadata=image_metadata(
             name=_image_name(families),
             version=_VERSION,
             tool_version=_VERSION,
-            kernel_version=kernel.version,
+            kernel_version=kernel.pin.version,
             custom={"targets": list(families), "code": ramdisks[-1].sha384},
         ),
-        architecture=Architecture(kernel.architecture),
+        architecture=kernel.pin.architecture,
     )
     with path.open("w+b") as file:
         pcrs = write_eif(file, parts, signer=request.signer)
@@ -337,13 +357,24 @@ def _write_image(
 
 
 def _publish(folder: Path, out: Path) -> None:
-    """Move finished files to their places; an image of an earlier build does not outlive it."""
-    for name in (EIF_NAME, MEASUREMENTS_NAME):
-        if not (folder / name).exists():
-            (out / name).unlink(missing_ok=True)
-    for path in sorted(folder.iterdir()):
-        os.chmod(path, _FILE_MODE)  # noqa: PTH101 (not what the umask would make it)
-        shutil.move(path, out / path.name)
+    """Move finished files to their places; an image of an earlier build does not outlive it.
+
+    Measurements go first and come last: whenever this is interrupted, what a key policy is made of
+    is missing rather than another image's.
+    """
+    names = {path.name for path in folder.iterdir()}
+    for name in sorted({*names, EIF_NAME, MEASUREMENTS_NAME}):
+        if (out / name).is_dir():
+            raise ArtifactError(
+                f"--out {out}: {name} is a folder there; a file of that name is written",
+                remedy="move it away, or give another folder with --out",
+            )
+    (out / MEASUREMENTS_NAME).unlink(missing_ok=True)
+    if EIF_NAME not in names:
+        (out / EIF_NAME).unlink(missing_ok=True)
+    for name in sorted(names, key=lambda name: (name == MEASUREMENTS_NAME, name)):
+        (folder / name).chmod(_FILE_MODE)  # not what the umask would make it
+        (folder / name).replace(out / name)
 
 
 def _image_name(families: tuple[str, ...]) -> str:

@@ -12,6 +12,8 @@ people. That is why they have a ramdisk of their own, and measurements name its 
 from __future__ import annotations
 
 import fnmatch
+import importlib
+import socket
 import sys
 import sysconfig
 from collections.abc import Iterable, Sequence
@@ -36,6 +38,8 @@ _LEFT_OUT_FOLDERS = frozenset({
 })  # fmt: skip
 _LEFT_OUT_FILES = (
     "*.pyc", "*.a", "*.o", "*.exe", "*.whl", "*.txt", "antigravity.py", "this.py", "turtle.py",
+    # Run at every start: a distribution's own, such as Debian's crash reporter.
+    "sitecustomize.py", "usercustomize.py",
 )  # fmt: skip
 _LEFT_OUT_EXTENSIONS = (
     "_crypt", "_ctypes_test", "_curses*", "_dbm", "_gdbm", "_sqlite3", "_test*", "_tkinter",
@@ -70,8 +74,10 @@ def find_interpreter() -> Interpreter:
     """Give the running Python.
 
     Raises:
-        ArtifactError: its standard library is not below its prefix.
+        ArtifactError: its standard library is not below its prefix, or it lacks what the first
+            process needs.
     """
+    _check_first_process()
     base = Path(sys.base_prefix).resolve()
     names = {"installed_base": str(base), "installed_platbase": str(base), "base": str(base)}
     library = Path(sysconfig.get_path("stdlib", vars=names)).resolve()
@@ -87,6 +93,27 @@ def find_interpreter() -> Interpreter:
         library=library,
         version=".".join(map(str, sys.version_info[:3])),
     )
+
+
+def _check_first_process() -> None:
+    """Check for what `init.py` needs and some builds of Python lack.
+
+    It mounts and loads the driver by ctypes, and says by vsock that the enclave has booted: without
+    them the image builds, and its enclave is killed without a word (E36).
+    """
+    try:
+        importlib.import_module("_ctypes")
+    except ImportError as error:
+        raise ArtifactError(
+            f"interpreter: module _ctypes cannot be imported ({error}); the first process mounts "
+            "file systems with it",
+            remedy="build with a Python that was built where libffi and its headers were installed",
+        ) from error
+    if not hasattr(socket, "AF_VSOCK"):
+        raise ArtifactError(
+            "interpreter: no socket.AF_VSOCK; the first process and the service listen there",
+            remedy="build with a Python for Linux that was built with linux/vm_sockets.h installed",
+        )
 
 
 def interpreter_entries(interpreter: Interpreter) -> tuple[Entry, ...]:

@@ -2,8 +2,9 @@
 
 What is taken is chosen in `contents.json`. A distribution must have the version that stands there,
 and each file the SHA-256 that its wheel's RECORD states: a package that was edited after it was
-installed is an error, not another image. So on any machine with these wheels, for one kind of
-Python and processor, the packages' ramdisk is the same in every byte.
+installed is an error, not another image. Which files are programs stands in `contents.json` too,
+since a file system's execute bits are an installer's and a umask's. So on any machine with these
+wheels, for one kind of Python and processor, the packages' ramdisk is the same in every byte.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import csv
 import fnmatch
 import importlib.metadata
 import json
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,6 @@ BASE_FAMILY = "cpu"
 """Part of every image: its packages are what every compile needs."""
 
 _CONTENTS = Path(__file__).with_name("contents.json")
-_EXTRAS = {"cuda": "cuda", "tpu": "tpu", "amd": "amd"}
 
 # Byte code is made on first use, in memory. Stubs, headers and static libraries are for compilers
 # of other languages.
@@ -54,12 +53,15 @@ class Package:
         version: the one of the reference image.
         only: patterns; where there are any, nothing else is taken but metadata.
         leave_out: patterns of what is not taken.
+        programs: paths of what a compiler starts as a process. These alone get the execute bit:
+            libraries are mapped, which needs none.
     """
 
     name: str
     version: str
     only: tuple[str, ...] = ()
     leave_out: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
 
     def takes(self, path: str) -> bool:
         """Say whether a file of the distribution goes into the image.
@@ -163,7 +165,8 @@ def package_files(packages: Sequence[Package], *, prefix: str) -> PackageFiles:
         prefix: the folder in the image that site-packages becomes.
 
     Raises:
-        ArtifactError: a package is not installed, of another version, or has no RECORD.
+        ArtifactError: a package is not installed, of another version, has no RECORD, or lacks a
+            program that is stated.
     """
     files: dict[str, File] = {}
     expected: dict[str, str] = {}
@@ -178,8 +181,14 @@ def package_files(packages: Sequence[Package], *, prefix: str) -> PackageFiles:
                 raise ArtifactError(f"package {package.name}: RECORD states no hash of {path}")
             if expected.get(name, sha256) != sha256:
                 raise ArtifactError(f"package {package.name}: {path} is another package's too")
-            files[name] = File(name, source, _mode(source))
+            files[name] = File(name, source, 0o755 if path in package.programs else 0o644)
             expected[name] = sha256
+        for path in package.programs:
+            if f"{prefix}/{path}" not in files:
+                raise ArtifactError(
+                    f"package {package.name}: program {path} is not among what is taken of it",
+                    remedy="name its programs in enclave_image/contents.json as its RECORD does",
+                )
     return PackageFiles(files=tuple(files.values()), expected=expected)
 
 
@@ -189,6 +198,7 @@ def _package(entry: Mapping[str, Any]) -> Package:
         version=entry["version"],
         only=tuple(entry.get("only", ())),
         leave_out=tuple(entry.get("leave_out", ())),
+        programs=tuple(entry.get("programs", ())),
     )
 
 
@@ -237,11 +247,3 @@ def _sha256(stated: str) -> str | None:
     if name != "sha256":
         return None
     return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
-
-
-def _mode(source: Path) -> int:
-    """Give 0755 for what a wheel marks as a program, whatever umask it was installed under."""
-    try:
-        return 0o755 if source.stat().st_mode & stat.S_IXUSR else 0o644
-    except OSError as error:
-        raise ArtifactError(f"package file {source}: {error.strerror}") from error

@@ -88,18 +88,24 @@ def loaded_files(target: str) -> tuple[Path, ...]:
     """Compile the probe for a target in a process of its own; give the files that it loaded.
 
     Raises:
-        CompileError: the compile failed.
+        CompileError: the compile failed, or took too long.
     """
     chosen = find_target(target)
-    done = subprocess.run(
-        [sys.executable, "-m", "enclave_image.probe", "--inside", target],
-        env={**os.environ, **chosen.environment},
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-        cwd=Path(__file__).parents[1],
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "enclave_image.probe", "--inside", target],
+            env={**os.environ, **chosen.environment},
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+            cwd=Path(__file__).parents[1],
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CompileError(
+            f"probe of target '{target}': no end after {_TIMEOUT_S} s; its process was killed",
+            remedy="run it again on a machine with less to do",
+        ) from error
     if done.returncode != 0:
         tail = " | ".join(done.stderr.splitlines()[-5:])
         raise CompileError(f"probe of target '{target}': exit code {done.returncode}: {tail}")

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from enclave_image.boot import boot_entries
-from enclave_image.cpio import Entry, File, Written
+from enclave_image.cpio import Directory, Entry, File, Written, with_parents
 from enclave_image.interpreter import find_interpreter, interpreter_entries, library_entries
 from enclave_image.packages import load_contents, package_files
 from enclave_image.sources import source_files
+from runtime.spec.errors import ArtifactError
 
-__all__ = ["Ramdisk", "code_ramdisk", "image_ramdisks"]
+__all__ = ["Ramdisk", "boot_ramdisk", "check_paths", "code_ramdisk", "image_ramdisks"]
 
 
 def _anything(written: Written) -> None:
@@ -60,7 +61,7 @@ def image_ramdisks(
         The families in order, the ramdisks in order, and the largest allowed size of all files.
 
     Raises:
-        ArtifactError: a package or a library is missing.
+        ArtifactError: a package or a library is missing, or two ramdisks hold one path.
         SpecError: a family is unknown.
     """
     contents = load_contents()
@@ -76,4 +77,26 @@ def image_ramdisks(
         Ramdisk(name="packages", entries=packages.files, check=packages.check),
         code_ramdisk(),
     )
+    check_paths(ramdisks)
     return chosen, ramdisks, contents.limit_bytes(chosen)
+
+
+def check_paths(ramdisks: Iterable[Ramdisk]) -> None:
+    """Check that no ramdisk replaces what another one holds; folders may be shared.
+
+    The kernel unpacks them one over the other without a word, so the list of files would name a
+    file that is not there in the end.
+
+    Raises:
+        ArtifactError: a path is in two of them, and not as the same folder.
+    """
+    seen: dict[str, tuple[str, Entry]] = {}
+    for ramdisk in ramdisks:
+        for entry in with_parents(ramdisk.entries):
+            other, first = seen.setdefault(entry.path, (ramdisk.name, entry))
+            shared = isinstance(entry, Directory) and entry == first
+            if other != ramdisk.name and not shared:
+                raise ArtifactError(
+                    f"image: '{entry.path}' is in the ramdisk {other} and in {ramdisk.name}",
+                    remedy="leave it out of one of them; only a folder of one mode may be in both",
+                )

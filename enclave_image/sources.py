@@ -36,7 +36,7 @@ def source_files(root: Path = ROOT) -> tuple[File, ...]:
     Raises:
         ArtifactError: a module cannot be read.
     """
-    paths = import_closure(_roots(root), root)
+    paths = import_closure(_roots(), root)
     folders = {path.parent for path in paths if path.is_relative_to(root / _DATA_PACKAGE)}
     data = {
         file for folder in folders for file in folder.iterdir() if file.suffix in _DATA_SUFFIXES
@@ -70,14 +70,9 @@ def import_closure(modules: Iterable[str], root: Path = ROOT) -> frozenset[Path]
     return frozenset(found.values())
 
 
-def _roots(root: Path) -> tuple[str, ...]:
-    """Give the names of the modules that the image starts."""
-    folder = root / Path(*_SERVICE.split("."))
-    service = [
-        f"{_SERVICE}.{path.relative_to(folder).with_suffix('').as_posix().replace('/', '.')}"
-        for path in sorted(folder.rglob("*.py"))
-    ]
-    return (_WORKER, *service)
+def _roots() -> tuple[str, ...]:
+    """Give the names of the modules that the image starts; the client's side is none of them."""
+    return (_WORKER, f"{_SERVICE}.__main__")
 
 
 def _with_packages(name: str) -> Iterator[str]:

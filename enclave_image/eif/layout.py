@@ -22,6 +22,7 @@ __all__ = [
     "Architecture",
     "Header",
     "SectionKind",
+    "default_memory_bytes",
     "pack_section_head",
     "unpack_section_head",
 ]
@@ -39,6 +40,10 @@ CRC_COVERED = HEADER_BYTES - 4
 
 _AARCH64_FLAG = 1
 _OFFSETS_AT = 7
+
+_LEAST_MEMORY_BYTES = 1 << 30
+_MEMORY_PER_IMAGE = 4
+_MIB = 1 << 20
 
 
 class SectionKind(enum.IntEnum):
@@ -74,7 +79,7 @@ class Header:
 
     version: int = VERSION
     architecture: Architecture = Architecture.X86_64
-    default_memory_bytes: int = 1 << 30
+    default_memory_bytes: int = _LEAST_MEMORY_BYTES
     default_cpus: int = 2
     offsets: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
@@ -138,6 +143,24 @@ class Header:
             sizes=sizes[:count],
             crc=fields[-1],
         )
+
+
+def default_memory_bytes(image_bytes: int) -> int:
+    """Give the memory that an image asks for where its operator asks for nothing.
+
+    nitro-cli refuses less than four times the file (E26), since the packed and the unpacked
+    ramdisks are in memory at once and the root file system may fill half of it. The field is not
+    measured.
+
+    Args:
+        image_bytes: the file's size.
+
+    Returns:
+        Four times the file in whole MiB, as memory is allocated, and at least the 1 GiB of AWS's
+        tools.
+    """
+    mib = -(-_MEMORY_PER_IMAGE * image_bytes // _MIB)
+    return max(_LEAST_MEMORY_BYTES, mib * _MIB)
 
 
 def pack_section_head(kind: SectionKind, size: int) -> bytes:

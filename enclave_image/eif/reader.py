@@ -93,9 +93,7 @@ class EifImage:
             ],
             "cmdline": self.cmdline,
             "metadata": self.metadata,
-            "signed_by": None
-            if self.signature is None
-            else self.signature.certificate.subject.rfc4514_string(),
+            "signed_by": None if self.signature is None else self.signature.subject,
             "pcrs": self.pcrs.to_json(),
         }
 

@@ -38,6 +38,17 @@ __all__ = [
 
 MAX_SIGNATURE_BYTES = 32_768
 _MAX_FILE_BYTES = 65_536
+_CERTIFICATE_ERRORS = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    Warning,
+)
+"""What cryptography raises for certificates that it cannot read, some of it on first use.
+
+`Warning` where a process makes errors of warnings: cryptography warns of a serial number below 1.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +73,11 @@ class ImageSignature:
 
     Attributes:
         certificate: the signer's; nothing here says that it is to be trusted.
+        subject: of the certificate, as RFC 4514 text.
     """
 
     certificate: x509.Certificate
+    subject: str
 
     @property
     def certificate_der(self) -> bytes:
@@ -138,9 +151,14 @@ def load_image_signer(key: Path, certificate: Path) -> ImageSigner:
         raise ArtifactError(f"signing key {key}: not an elliptic-curve key on one of {allowed}")
     try:
         cert = x509.load_pem_x509_certificate(_read(certificate, "signing certificate"))
-    except ValueError as error:
-        raise ArtifactError(f"signing certificate {certificate}: not a PEM certificate") from error
-    if cert.public_key() != loaded.public_key():
+        public = cert.public_key()
+        cert.subject.rfc4514_string()  # every reader of the image parses it
+    except _CERTIFICATE_ERRORS as error:
+        raise ArtifactError(
+            f"signing certificate {certificate}: not a PEM certificate that can be read "
+            f"({type(error).__name__}); expected X.509 v3"
+        ) from error
+    if public != loaded.public_key():
         raise ArtifactError(
             f"signing certificate {certificate}: not of the key {key}",
             remedy="a bad certificate shows at boot only as E36, E39 or E11: give the key's own",
@@ -162,8 +180,12 @@ def read_signature(data: bytes, pcr0: bytes) -> ImageSignature:
     try:
         certificate = x509.load_pem_x509_certificate(pem)
         public = certificate.public_key()
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise ArtifactError("EIF signature signing_certificate: not a PEM certificate") from error
+        subject = certificate.subject.rfc4514_string()
+    except _CERTIFICATE_ERRORS as error:
+        raise ArtifactError(
+            "EIF signature signing_certificate: not a PEM certificate that can be read "
+            f"({type(error).__name__}); expected X.509 v3"
+        ) from error
     if not isinstance(public, ec.EllipticCurvePublicKey) or public.curve.name not in _ALGORITHMS:
         raise ArtifactError("EIF signature signing_certificate: its key is not on a NIST curve")
     algorithm = _ALGORITHMS[public.curve.name]
@@ -177,7 +199,7 @@ def read_signature(data: bytes, pcr0: bytes) -> ImageSignature:
         raise ArtifactError(
             "EIF signature: not by the key of its own certificate; the file was changed"
         ) from error
-    return ImageSignature(certificate)
+    return ImageSignature(certificate, subject)
 
 
 def _read(path: Path, what: str) -> bytes:

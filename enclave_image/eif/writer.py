@@ -19,6 +19,7 @@ from enclave_image.eif.layout import (
     Architecture,
     Header,
     SectionKind,
+    default_memory_bytes,
     pack_section_head,
 )
 from enclave_image.eif.measure import Measurer, Pcrs
@@ -132,7 +133,10 @@ class _Writing:
     def finish(self, architecture: Architecture) -> None:
         """Write the header."""
         header = Header(
-            architecture=architecture, offsets=tuple(self._offsets), sizes=tuple(self._sizes)
+            architecture=architecture,
+            default_memory_bytes=default_memory_bytes(self._end),
+            offsets=tuple(self._offsets),
+            sizes=tuple(self._sizes),
         ).pack()
         crc = zlib.crc32(header[:CRC_COVERED])
         self._file.seek(HEADER_BYTES)

@@ -45,7 +45,7 @@ def build(
 
         luma enclave build --out image --targets cpu,cuda --kernel bzImage --nsm nsm.ko --json
 
-        luma enclave build --out image --kernel bzImage --sign signing.pem certificate.pem
+        luma enclave build --out image --kernel bzImage --nsm nsm.ko --sign key.pem cert.pem
 
     Args:
         out: the folder for the image, its ramdisks and the list of its files

@@ -34,15 +34,18 @@ def patched(data, at, form, value):
     return with_crc(data[:at] + new + data[at + len(new) :])
 
 
-def signer(curve=None, name="luma test"):
-    """Give a key with a self-signed certificate."""
+def signer(curve=None, name="luma test", issuer=None):
+    """Give a key with a certificate that it signed itself, whatever its issuer is called."""
     key = ec.generate_private_key(curve or ec.SECP384R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    subject, by = (
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+        for text in (name, issuer or name)
+    )
     start = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
-        .issuer_name(subject)
+        .issuer_name(by)
         .public_key(key.public_key())
         .serial_number(1)
         .not_valid_before(start)

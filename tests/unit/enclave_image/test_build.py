@@ -27,7 +27,7 @@ KERNEL = b"not really a kernel"
 OTHER = {"x86_64": "aarch64"}.get(platform.machine(), "x86_64")
 
 
-def pin(kind, content, version="6.1", architecture=None):
+def pin(kind, content, version="6.1", architecture=None, **more):
     return {
         "kind": kind,
         "name": f"test {kind}",
@@ -35,6 +35,7 @@ def pin(kind, content, version="6.1", architecture=None):
         "architecture": architecture or platform.machine(),
         "source": "a test",
         "sha256": hashlib.sha256(content).hexdigest(),
+        **more,
     }
 
 
@@ -169,6 +170,75 @@ def test_inputs_that_are_not_pinned_or_do_not_belong_together_are_refused(tmp_pa
     with pytest.raises(ArtifactError, match="--sign: without a kernel"):
         build_image(ImageRequest(signer=signer()), tmp_path / "o")
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.usefixtures("small")
+def test_a_kernel_without_the_driver_that_it_needs_is_refused(tmp_path, given):
+    listed = [pin("kernel", KERNEL, needs_nsm=True), pin("nsm", b"driver")]
+    given["pins"].write_text(json.dumps({"inputs": listed}))
+    with pytest.raises(ArtifactError, match=r"--nsm: missing; test kernel 6\.1 has no") as caught:
+        build_image(ImageRequest(**given), tmp_path / "o")
+    assert "--nsm" in caught.value.remedy
+    assert not (tmp_path / "o").exists()
+    image = build_image(ImageRequest(nsm=tmp_path / "nsm", **given), tmp_path / "o")
+    with image.ramdisks[0].path.open("rb") as file:
+        assert File("nsm.ko", b"driver", 0o644) in list(read_cpio(file))
+
+
+@pytest.mark.usefixtures("small")
+def test_what_was_checked_is_what_is_built_though_the_files_change_meanwhile(
+    tmp_path, given, monkeypatch
+):
+    (tmp_path / "init").write_bytes(b"first process")
+    listed = [pin("kernel", KERNEL), pin("nsm", b"driver"), pin("init", b"first process")]
+    given["pins"].write_text(json.dumps({"inputs": listed}))
+    request = ImageRequest(nsm=tmp_path / "nsm", init=tmp_path / "init", **given)
+    expected = build_image(request, tmp_path / "a").eif.read_bytes()
+    choose = build.image_ramdisks
+
+    def swap_then_choose(*words, **named):
+        for name in ("kernel", "nsm", "init"):
+            (tmp_path / name).write_bytes(b"another")
+        return choose(*words, **named)
+
+    monkeypatch.setattr(build, "image_ramdisks", swap_then_choose)
+    assert build_image(request, tmp_path / "b").eif.read_bytes() == expected
+    assert given["kernel"].read_bytes() == b"another"
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("name", ["luma-enclave.eif", "files.json", "measurements.json"])
+def test_a_folder_in_the_place_of_a_file_is_named_and_nothing_is_moved(tmp_path, given, name):
+    build_image(ImageRequest(**given), tmp_path / "o")
+    (tmp_path / "o" / name).unlink()
+    (tmp_path / "o" / name).mkdir()
+    others = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "o").iterdir() if p.name != name}
+    with pytest.raises(ArtifactError, match=rf"--out .*: {name} is a folder there"):
+        build_image(ImageRequest(**given), tmp_path / "o")
+    assert list((tmp_path / "o" / name).iterdir()) == []
+    for other, changed in others.items():
+        assert (tmp_path / "o" / other).stat().st_mtime_ns == changed
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("reached", range(7))
+def test_an_interrupted_build_leaves_no_measurements_of_another_image(
+    tmp_path, given, monkeypatch, reached
+):
+    build_image(ImageRequest(**given), tmp_path / "o")
+    replace, done = Path.replace, []
+
+    def interrupted(path, target):
+        if len(done) == reached:
+            raise KeyboardInterrupt
+        done.append(path.name)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build_image(ImageRequest(families=("cuda",), **given), tmp_path / "o")
+    assert len(done) == reached
+    assert not (tmp_path / "o" / "measurements.json").exists()
 
 
 @pytest.mark.usefixtures("small")

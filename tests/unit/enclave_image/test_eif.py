@@ -1,5 +1,6 @@
 """The image format against golden values that QEMU's own measurement has equalled."""
 
+import base64
 import hashlib
 import io
 import struct
@@ -20,11 +21,13 @@ from enclave_image.eif import (
     SectionKind,
     image_metadata,
     instance_pcr,
+    layout,
     load_image_signer,
     read_eif,
     role_pcr,
     write_eif,
 )
+from enclave_image.eif.layout import default_memory_bytes
 from enclave_image.eif.measure import application_pcr
 from runtime.spec.errors import ArtifactError
 from tests.unit.enclave_image.eif_support import SMALL, image_bytes, patched, signer, with_crc
@@ -205,6 +208,54 @@ def test_a_signature_by_another_key_is_refused(tmp_path):
     forged = type(own)(other.key, own.certificate)
     with pytest.raises(ArtifactError, match="not by the key of its own certificate"):
         read(image_bytes(signer=forged), tmp_path)
+
+
+def _altered(own, old, new):
+    """Give a signer whose certificate has other bytes; its own signature is nobody's to check."""
+    der = own.certificate.public_bytes(serialization.Encoding.DER)
+    assert der.count(old) == 1
+    assert len(old) == len(new)
+    return type(own)(own.key, _Der(der.replace(old, new)))
+
+
+class _Der:
+    """Stands for a certificate that `cryptography` refuses to load."""
+
+    def __init__(self, der):
+        self.der = der
+
+    def public_bytes(self, encoding):
+        if encoding is serialization.Encoding.DER:
+            return self.der
+        body = base64.encodebytes(self.der)
+        return b"-----BEGIN CERTIFICATE-----\n" + body + b"-----END CERTIFICATE-----\n"
+
+
+VERSION_3 = bytes.fromhex("a003020102")
+UNREADABLE_CERTIFICATES = {
+    "version 2": (VERSION_3, bytes.fromhex("a003020101"), "InvalidVersion"),
+    "version 4": (VERSION_3, bytes.fromhex("a003020103"), "InvalidVersion"),
+    "version 1 stated": (VERSION_3, bytes.fromhex("a003020100"), "ValueError"),
+    "subject not in UTF-8": (b"by whom?", b"by \xff\xfe?!?", "ValueError"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE_CERTIFICATES)
+def test_a_certificate_that_cannot_be_read_is_refused_with_the_image(tmp_path, name):
+    old, new, cause = UNREADABLE_CERTIFICATES[name]
+    own = _altered(signer(name="by whom?", issuer="luma test"), old, new)
+    message = rf"EIF signature signing_certificate: .* \({cause}\); expected X\.509 v3"
+    with pytest.raises(ArtifactError, match=message):
+        read(image_bytes(signer=own), tmp_path)
+    key, certificate = _write_pem(tmp_path, own)
+    with pytest.raises(ArtifactError, match=rf"signing certificate .* \({cause}\)"):
+        load_image_signer(key, certificate)
+
+
+def test_the_signers_name_is_told(tmp_path):
+    assert read(image_bytes(), tmp_path).to_json()["signed_by"] is None
+    signed = read(image_bytes(signer=signer(name="by whom?")), tmp_path)
+    assert signed.to_json()["signed_by"] == "CN=by whom?"
 
 
 def _with_section(section):
@@ -436,6 +487,29 @@ def test_other_bytes_are_refused_and_nothing_else_happens(tmp_path_factory, data
         path.write_bytes(with_crc(content) if len(content) > 548 else content)
         with pytest.raises(ArtifactError):
             read_eif(path)
+
+
+@given(image=st.integers(1, 1 << 40))
+def test_the_memory_asked_for_is_four_times_the_image_and_little_more(image):
+    asked = default_memory_bytes(image)
+    assert asked % 2**20 == 0
+    assert max(2**30, 4 * image) <= asked < max(2**30, 4 * image) + 2**20
+
+
+@pytest.mark.parametrize(
+    ("image", "mib"), [(635, 1024), (2**28, 1024), (2**28 + 1, 1025), (482 << 20, 1928)]
+)
+def test_the_memory_asked_for_is_in_whole_mib(image, mib):
+    assert default_memory_bytes(image) == mib << 20
+
+
+def test_a_large_image_asks_for_more_memory_in_its_header(tmp_path, monkeypatch):
+    assert read(image_bytes(), tmp_path).header.default_memory_bytes == 1 << 30
+    # Large beside the least: an image of 256 MiB would take a while to hash.
+    monkeypatch.setattr(layout, "_LEAST_MEMORY_BYTES", 1 << 20)
+    parts = EifParts(kernel=b"k", cmdline="c", ramdisks=(b"r", bytes(3 << 20)), metadata={})
+    image = read(image_bytes(parts), tmp_path)
+    assert image.header.default_memory_bytes == 13 << 20  # of 3 MiB and a few bytes
 
 
 def test_memory_does_not_grow_with_the_image(tmp_path):

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from enclave_image import inputs
 from enclave_image.eif import Architecture
 from enclave_image.inputs import checked_input, load_pins
 from runtime.spec.errors import ArtifactError
@@ -43,8 +44,39 @@ def test_a_file_fits_its_pin(tmp_path, form):
     value = hashlib.sha256(CONTENT).hexdigest() if form == "sha256" else GIT_BLOB
     (tmp_path / "kernel").write_bytes(CONTENT)
     pins = load_pins(pins_file(tmp_path, **{form: value}))
-    pin = checked_input(tmp_path / "kernel", "kernel", pins)
-    assert (pin.name, pin.version) == ("test", "1.2")
+    found = checked_input(tmp_path / "kernel", "kernel", pins)
+    assert (found.pin.name, found.pin.version) == ("test", "1.2")
+    assert found.content == CONTENT
+    assert found.pin.needs_nsm is False
+
+
+def test_a_file_of_no_kernels_size_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "MAX_INPUT_BYTES", 1 << 20)
+    pins = load_pins(pins_file(tmp_path, git_blob=GIT_BLOB))
+    with (tmp_path / "kernel").open("wb") as file:
+        file.truncate((1 << 20) + 1)
+    with pytest.raises(ArtifactError, match=r"--kernel: .* more than 1 MiB") as caught:
+        checked_input(tmp_path / "kernel", "kernel", pins)
+    assert "not a disk" in caught.value.remedy
+
+
+def test_kernels_before_6_8_need_the_driver_that_is_pinned_beside_them():
+    pins = load_pins()
+    drivers = {(pin.version, pin.architecture) for pin in pins if pin.kind == "nsm"}
+    kernels = [pin for pin in pins if pin.kind == "kernel"]
+    assert kernels
+    for pin in kernels:
+        major, minor = map(int, pin.version.split(".")[:2])
+        assert pin.needs_nsm is ((major, minor) < (6, 8))
+        if pin.needs_nsm:
+            assert (pin.version, pin.architecture) in drivers
+    assert not any(pin.needs_nsm for pin in pins if pin.kind != "kernel")
+
+
+@pytest.mark.parametrize("value", ["true", 1, None])
+def test_a_need_that_is_no_truth_value_is_refused(tmp_path, value):
+    with pytest.raises(ArtifactError, match="needs_nsm of 'test': not true or false"):
+        load_pins(pins_file(tmp_path, git_blob=GIT_BLOB, needs_nsm=value))
 
 
 def test_all_digests_of_a_pin_must_fit(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from enclave_image.cpio import Written
+from enclave_image.elf import read_elf
 from enclave_image.packages import Package, load_contents, package_files
 from runtime.spec.errors import ArtifactError, SpecError
 
@@ -28,6 +29,7 @@ def wheel(tmp_path, monkeypatch):
     files = {
         "luma_probe/__init__.py": b"x = 1\n",
         "luma_probe/native.so": b"\x7fELF",
+        "luma_probe/bin/tool": b"\x7fELF",
         "luma_probe/tests/test_x.py": b"",
         "luma_probe/include/x.h": b"",
         "luma_probe/typed.pyi": b"",
@@ -43,7 +45,9 @@ def wheel(tmp_path, monkeypatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         lines.append(f"{name},{digest(content)},{len(content)}")
+    # Execute bits as an installer may leave them: they are to say nothing.
     (tmp_path / "luma_probe" / "native.so").chmod(0o700)
+    (tmp_path / "luma_probe" / "bin" / "tool").chmod(0o600)
     lines += ["../../../bin/probe,,", "luma_probe-1.0.dist-info/RECORD,,"]
     (tmp_path / "luma_probe-1.0.dist-info" / "RECORD").write_text("\n".join(lines) + "\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -60,11 +64,37 @@ def test_what_a_service_needs_is_taken(wheel):
     assert set(files) == {
         "luma_probe/__init__.py",
         "luma_probe/native.so",
+        "luma_probe/bin/tool",
         "luma_probe-1.0.dist-info/METADATA",
         "luma_probe-1.0.dist-info/entry_points.txt",
     }
-    assert files["luma_probe/native.so"].mode == 0o755
-    assert files["luma_probe/__init__.py"].mode == 0o644
+
+
+def test_modes_are_stated_whatever_the_file_system_says(wheel):
+    before = taken(Package(name="luma-probe", version="1.0", programs=("luma_probe/bin/tool",)))
+    assert {path for path, file in before.items() if file.mode == 0o755} == {"luma_probe/bin/tool"}
+    assert {file.mode for file in before.values()} == {0o755, 0o644}
+    for path in (wheel / "luma_probe").rglob("*"):
+        path.chmod(0o755)
+    assert before == taken(
+        Package(name="luma-probe", version="1.0", programs=("luma_probe/bin/tool",))
+    )
+
+
+@pytest.mark.parametrize("program", ["luma_probe/bin/none", "luma_probe/typed.pyi"])
+def test_a_program_that_is_not_taken_is_named(wheel, program):
+    with pytest.raises(ArtifactError, match=f"luma-probe: program {program} is not among"):
+        taken(Package(name="luma-probe", version="1.0", programs=(program,)))
+
+
+def test_no_program_is_among_the_packages_of_every_image_but_stated_ones():
+    for package in load_contents().families["cpu"]:
+        for file in package_files([package], prefix="p").files:
+            needs = read_elf(file.content)
+            is_program = needs is not None and needs.interpreter is not None
+            # A library may name a loader too, as the C library does.
+            if is_program and ".so" not in file.content.name:
+                assert file.mode == 0o755, f"state {file.path} in contents.json"
 
 
 def test_parts_can_be_chosen(wheel):
@@ -72,7 +102,8 @@ def test_parts_can_be_chosen(wheel):
     assert {path for path in taken(package) if "dist-info" not in path} == {"luma_probe/native.so"}
     package = Package(name="luma-probe", version="1.0", leave_out=("luma_probe/nat*",))
     assert {path for path in taken(package) if "dist-info" not in path} == {
-        "luma_probe/__init__.py"
+        "luma_probe/__init__.py",
+        "luma_probe/bin/tool",
     }
 
 
@@ -163,4 +194,4 @@ def test_the_review_file_has_the_form_that_is_read():
     document = json.loads((ROOT / "enclave_image" / "contents.json").read_text())
     for entries in document["families"].values():
         for entry in entries:
-            assert set(entry) <= {"name", "version", "only", "leave_out"}
+            assert set(entry) <= {"name", "version", "only", "leave_out", "programs"}
