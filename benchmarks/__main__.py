@@ -33,6 +33,8 @@ SUBJECTS = (
     "recovery",
     "ring",
     "attestation",
+    "verify",
+    "service",
 )
 RESULTS = Path(__file__).parent / "results"
 _EPILOG = "example: python -m benchmarks --only step --only cold_compile --json"

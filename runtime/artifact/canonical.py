@@ -27,10 +27,12 @@ MAX_DEPTH = 16
 MAX_ITEMS = 4_000_000
 """Data items that a reader accepts: far above a real graph (about 10^5), below a memory bomb."""
 
-_UNSIGNED, _NEGATIVE, _BYTES, _TEXT, _ARRAY, _MAP, _TAG, _SIMPLE = range(8)
+_UNSIGNED, _NEGATIVE, BYTES, TEXT, _ARRAY, _MAP, _TAG, _SIMPLE = range(8)
 _SIMPLE_VALUES = frozenset({20, 21, 22})  # false, true, null
 _FLOAT_SIZES = {25: 2, 26: 4, 27: 8}
-_SMALLEST_WITH = {1: 24, 2: 1 << 8, 4: 1 << 16, 8: 1 << 32}
+SMALLEST_WITH = {1: 24, 2: 1 << 8, 4: 1 << 16, 8: 1 << 32}
+"""By the bytes of an argument behind its head: the smallest that has no shorter form."""
+
 _INT_MIN, _INT_END = -(1 << 63), 1 << 63
 
 
@@ -120,9 +122,9 @@ def _check_structure(data: bytes, what: str, max_depth: int, max_items: int) -> 
         major, argument, offset = _read_head(data, offset, what)
         # In a map, keys and values alternate, and an even number is left before each key.
         is_key = bool(top[1]) and top[0] % 2 == 1
-        if is_key and major != _TEXT:
+        if is_key and major != TEXT:
             raise ArtifactError(f"{what}: a CBOR map key at byte {offset} is not text")
-        if major in (_BYTES, _TEXT):
+        if major in (BYTES, TEXT):
             offset = _skip(data, offset, argument, what)
         elif major in (_ARRAY, _MAP):
             count = argument * (2 if major == _MAP else 1)
@@ -156,7 +158,7 @@ def _read_head(data: bytes, offset: int, what: str) -> tuple[int, int, int]:
             end = _skip(data, offset, size, what)
             argument = int.from_bytes(data[offset:end], "big")
             too_large = major in (_UNSIGNED, _NEGATIVE) and argument >= _INT_END
-            if argument < _SMALLEST_WITH[size] or too_large:
+            if argument < SMALLEST_WITH[size] or too_large:
                 raise ArtifactError(
                     f"{what}: the CBOR integer at byte {offset} is not in the allowed form"
                 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from runtime.artifact._fields import Fields, fail
 from runtime.artifact.program import MAX_CHIPS, MAX_OPS, MAX_PAYLOAD_BYTES, ProgramForm
-from runtime.artifact.sealing import DIGEST_BYTES
+from runtime.artifact.sealing import CHUNK_DIGEST_BYTES
 
 if TYPE_CHECKING:
     from runtime.artifact.program import TargetPayload
@@ -92,7 +92,7 @@ class PayloadEntry:
     Attributes:
         target: the target's name.
         size: bytes of the plain payload.
-        digests: a digest of each plain chunk: SHA-384, or HMAC-SHA-384 where sealed; 48 bytes.
+        digests: the 32-byte BLAKE3 of each plain chunk, keyed where the artifact is sealed.
         description: what the manifest tells of it.
     """
 
@@ -160,8 +160,8 @@ def read_entry(value: object, where: str, chunk_bytes: int) -> PayloadEntry:
     if len(digests) != chunks:
         raise fail(f"{where}.digests", len(digests), f"{chunks} digests for {size} bytes")
     for digest in digests:
-        if not isinstance(digest, bytes) or len(digest) != DIGEST_BYTES:
-            raise fail(f"{where}.digests", digest, f"{DIGEST_BYTES} bytes each")
+        if not isinstance(digest, bytes) or len(digest) != CHUNK_DIGEST_BYTES:
+            raise fail(f"{where}.digests", digest, f"{CHUNK_DIGEST_BYTES} bytes each")
     entry = PayloadEntry(
         target=matching(fields, "target", _TARGET, "a target name such as 'cuda-sm90'"),
         size=size,

@@ -2,7 +2,8 @@
 
 Nothing of a file is given out before it is checked: sizes and version, the exact length of the
 file, the signature, the signer, the key's check value; then each chunk against its seal and its
-digest. Memory is bounded by the manifest's limit and one chunk; `payload` alone holds a payload.
+digest. Memory is bounded by the manifest's limit, one chunk, and what a payload is without its
+executables; `payload` and `target_payload` alone hold a payload.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from runtime.artifact._cose import check1, split1
 from runtime.artifact._evidence import AttachedEvidence
 from runtime.artifact._layout import MAX_ENVELOPE_BYTES, PRELUDE_BYTES, Prelude
+from runtime.artifact._skim import PayloadSkimmer
 from runtime.artifact.key_service import KeyService, wipe
 from runtime.artifact.keys import public_key_bytes, signer_fingerprint
 from runtime.artifact.manifest import Manifest, Seal
@@ -83,12 +85,27 @@ class Artifact:
                 manifest describes it.
         """
         parsed = TargetPayload.from_bytes(self.payload(target))
-        _, entry = self.manifest.entry(target)
-        if parsed.target != target:
-            raise ArtifactError(f"payload {target}: was compiled for target {parsed.target!r}")
-        if PayloadDescription.of(parsed) != entry.description:
-            raise ArtifactError(f"payload {target}: is not what the manifest describes")
+        self._compare(target, parsed.target, PayloadDescription.of(parsed))
         return parsed
+
+    def check_payload(self, target: str) -> None:
+        """Judge a target's payload as `target_payload` does, without holding its executables.
+
+        Raises:
+            ArtifactError: as `target_payload`; or the payload is more than 256 MiB without them.
+        """
+        skimmer = PayloadSkimmer()
+        for chunk in self.chunks(target):
+            skimmer.feed(chunk)
+        self._compare(target, *skimmer.describe())
+
+    def _compare(self, target: str, found: str, description: PayloadDescription) -> None:
+        """Refuse a payload of another target, or of another description than the manifest's."""
+        _, entry = self.manifest.entry(target)
+        if found != target:
+            raise ArtifactError(f"payload {target}: was compiled for target {found!r}")
+        if description != entry.description:
+            raise ArtifactError(f"payload {target}: is not what the manifest describes")
 
     def chunks(self, target: str) -> Iterator[bytes]:
         """Give a target's payload chunk by chunk, each checked before it is given.

@@ -6,8 +6,8 @@ artifact's digest; `wrap_content_key`. From it and the artifact's random salt, H
 three secrets:
 
 - the *check value*, public, which tells a wrong key from a broken file;
-- the *digest key*, under which chunk digests are HMACs, so that nobody without the key can confirm
-  a guess of a sealed payload from the manifest, and no second key opens the same file;
+- the *digest key*, under which chunk digests are keyed BLAKE3, so that nobody without the key can
+  confirm a guess of a sealed payload from the manifest, and no second key opens the same file;
 - the *chunk key*, which also depends on the manifest's digest: even a repeated salt could not make
   two artifacts share a key and nonces.
 
@@ -18,12 +18,11 @@ target or version of the manifest fails to open.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import struct
 from dataclasses import dataclass, field
 
+from blake3 import blake3
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -34,6 +33,7 @@ from runtime.spec.errors import ArtifactError
 
 __all__ = [
     "CHECK_BYTES",
+    "CHUNK_DIGEST_BYTES",
     "DATA_KEY_BYTES",
     "DIGEST_BYTES",
     "MAX_BLOB_BYTES",
@@ -54,11 +54,17 @@ DATA_KEY_BYTES = 32
 SALT_BYTES = 32
 CHECK_BYTES = 16
 DIGEST_BYTES = 48
+"""An artifact's digest: SHA-384 of its manifest."""
+
+CHUNK_DIGEST_BYTES = 32
+"""A chunk's digest: BLAKE3. Two chunks of one digest take about 2^128 tries to find."""
+
 TAG_BYTES = 16
 WRAPPED_KEY_BYTES = DATA_KEY_BYTES + TAG_BYTES
 MAX_BLOB_BYTES = 1 << 30
 """Largest blob: one AES-GCM call takes less than 2 GiB."""
 
+_DIGEST_KEY_BYTES = 32  # what BLAKE3's keyed mode takes
 _BLOB_MAGIC = b"\x89LUMABLOB\x01"
 _ONCE = bytes(12)  # the nonce of a key that is used once, since its salt or itself is fresh
 
@@ -85,8 +91,8 @@ class ChunkPlace:
 
 
 def plain_digest(chunk: bytes) -> bytes:
-    """Give the SHA-384 of a chunk of an unsealed artifact."""
-    return hashlib.sha384(chunk).digest()
+    """Give the BLAKE3 of a chunk of an unsealed artifact."""
+    return blake3(chunk).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,7 @@ class ManifestKeys:
 
     Attributes:
         check: the public check value.
-        digest_key: the key of the chunk digests.
+        digest_key: the key of the chunk digests, 32 bytes.
     """
 
     check: bytes
@@ -110,12 +116,12 @@ class ManifestKeys:
         """
         return cls(
             check=_derive(content_key, salt, b"luma/1 check", CHECK_BYTES),
-            digest_key=_derive(content_key, salt, b"luma/1 digest", DIGEST_BYTES),
+            digest_key=_derive(content_key, salt, b"luma/2 digest", _DIGEST_KEY_BYTES),
         )
 
     def digest(self, chunk: bytes) -> bytes:
-        """Give the HMAC-SHA-384 of a plain chunk."""
-        return hmac.digest(self.digest_key, chunk, "sha384")
+        """Give the keyed BLAKE3 of a plain chunk."""
+        return blake3(chunk, key=self.digest_key).digest()
 
 
 class ChunkSealer:

@@ -170,12 +170,14 @@ def verify_artifact(
         accepted: the measurements to accept; without them no image is known, nor L2 reached.
         key_policy: the policy of the key that the manifest names; without it no L3.
         roots: the trusted roots of attestation documents. Default: AWS's.
-        scan_leaks: whether to list what a holder of the key could read.
+        scan_leaks: whether to list what a holder of the key could read, and to hold payloads that
+            are called scrubbed to it. It takes long, and memory for a whole payload; without it
+            memory does not follow the size of the executables.
 
     Raises:
         ArtifactError: the file does not verify: as `open_artifact`, or a chunk is not what was
             sealed, or a payload is not as the manifest describes it, or one that is called
-            scrubbed is not.
+            scrubbed is not and `scan_leaks` was asked for.
     """
     refusal: KeyServiceError | None = None
     try:
@@ -184,12 +186,7 @@ def verify_artifact(
         # The artifact is no worse for a door that stayed closed: all but its seal can be told.
         refusal = error
         artifact = open_artifact(path, trusted_signer=trusted_signer)
-    found: dict[str, dict[str, tuple[Leak, ...]]] | None = {} if scan_leaks else None
-    if artifact.can_read_payloads:
-        for target in artifact.manifest.targets:
-            _check_payload(artifact, target, found)
-    elif found is not None:
-        found = None
+    found = _check_payloads(artifact, scan_leaks=scan_leaks)
     attestation, document = judge_attestation(artifact, roots)
     manifest = artifact.manifest
     evidence = (
@@ -211,19 +208,30 @@ def verify_artifact(
     )
 
 
-def _check_payload(
-    artifact: Artifact, target: str, found: dict[str, dict[str, tuple[Leak, ...]]] | None
-) -> None:
-    """Read a payload whole, compare it with its description, and scan it."""
+def _check_payloads(
+    artifact: Artifact, *, scan_leaks: bool
+) -> dict[str, dict[str, tuple[Leak, ...]]] | None:
+    """Check every payload that can be read; give what a scan found, None where there was none."""
+    if not artifact.can_read_payloads:
+        return None
+    targets = artifact.manifest.targets
+    if scan_leaks:
+        return {target: _scan_payload(artifact, target) for target in targets}
+    for target in targets:
+        artifact.check_payload(target)
+    return None
+
+
+def _scan_payload(artifact: Artifact, target: str) -> dict[str, tuple[Leak, ...]]:
+    """Read a payload whole, compare it with its description, and list what can be read in it."""
     payload = artifact.target_payload(target)
-    programs = survey(payload) if found is not None else None
+    programs = survey(payload)
     violations = scrub_violations(payload, programs)
     if violations:
         raise ArtifactError(
             f"payload {target}: the manifest calls it scrubbed, but it holds {violations}"
         )
-    if found is not None and programs is not None:
-        found[target] = programs
+    return programs
 
 
 def _leaks_json(

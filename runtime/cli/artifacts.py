@@ -208,7 +208,8 @@ def verify(
     Args:
         artifact: the artifact, or a run folder that holds one
         require: the seal level that it must reach (default: the one that it claims)
-        leaks: list what a holder of the key could still read in the payloads
+        leaks: list what a holder of the key could still read in the payloads, and refuse those
+            that call themselves scrubbed and are not
         key_file: the data key file (default: this machine's own)
         customer: open a seal under KMS as this customer; nothing of AWS is asked without it
         signer: public key (PEM) of the signer to trust (default: this machine's own)
@@ -353,7 +354,10 @@ def _incomplete(found: Verification, require: Level | None) -> str:
 def _print_verification(found: Verification, path: Path, *, with_leaks: bool) -> None:
     from runtime.cli.trust_chain import chain_lines
 
-    print_rows([("level", found.label), ("claimed", found.claimed)])
+    rows = [("level", found.label), ("claimed", found.claimed)]
+    if not with_leaks:
+        rows.append(("leaks", "not looked for, nor whether payloads are as scrubbed as they say"))
+    print_rows(rows)
     for line in chain_lines(found, path):
         write(line)
     if not with_leaks:

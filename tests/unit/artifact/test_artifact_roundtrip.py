@@ -287,8 +287,12 @@ def test_payload_that_calls_itself_scrubbed_and_is_not_is_refused(bench, payload
     source.write_bytes(dirty.to_bytes())
     path = bench.folder / "dirty.luma"
     write_source(bench, path, PayloadSource(path=source, description=PayloadDescription.of(dirty)))
+    trusted, key = bench.keys.public_key, bench.keys.data_key
     with pytest.raises(ArtifactError, match="payload cpu: the manifest calls it scrubbed"):
-        verify_artifact(path, trusted_signer=bench.keys.public_key, key=bench.keys.data_key)
+        verify_artifact(path, trusted_signer=trusted, key=key, scan_leaks=True)
+    # Only a scan can tell: without one the level is told, and nothing of the leaks.
+    found = verify_artifact(path, trusted_signer=trusted, key=key)
+    assert (found.level, found.leaks) == ("L1", None)
 
 
 def test_payload_other_than_described_is_refused(bench, payload_maker):
@@ -297,8 +301,29 @@ def test_payload_other_than_described_is_refused(bench, payload_maker):
     description = PayloadDescription.of(payload_maker("cpu", 1, size=10))
     path = bench.folder / "lied.luma"
     write_source(bench, path, PayloadSource(path=source, description=description))
-    with pytest.raises(ArtifactError, match="is not what the manifest describes"):
-        verify_artifact(path, trusted_signer=bench.keys.public_key, key=bench.keys.data_key)
+    for scan_leaks in (False, True):
+        with pytest.raises(ArtifactError, match="is not what the manifest describes"):
+            verify_artifact(
+                path,
+                trusted_signer=bench.keys.public_key,
+                key=bench.keys.data_key,
+                scan_leaks=scan_leaks,
+            )
+
+
+def test_memory_of_verifying_does_not_follow_the_executables(bench, payload_maker):
+    size = 16 << 20
+    path = bench.folder / "large.luma"
+    write_source(bench, path, payload_maker("cpu", 1, executable=bytes(size)).to_bytes())
+    given = {"trusted_signer": bench.keys.public_key, "key": bench.keys.data_key}
+    verify_artifact(bench.write("warm.luma", "L1"), **given)  # what is imported late counts too
+    tracemalloc.start()
+    try:
+        assert verify_artifact(path, **given).level == "L1"
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < size // 2
 
 
 def test_artifact_is_readable_by_others_and_not_executable(bench):

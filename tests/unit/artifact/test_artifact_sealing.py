@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import hmac
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.artifact import open_blob, seal_blob
-from runtime.artifact.sealing import ChunkPlace, ChunkSealer, ManifestKeys
+from runtime.artifact.sealing import ChunkPlace, ChunkSealer, ManifestKeys, plain_digest
 from runtime.spec import ArtifactError
 
 KEY, SALT, DIGEST = b"\x07" * 32, b"\x09" * 32, b"\x0b" * 48
@@ -55,11 +57,23 @@ def test_digest_depends_on_the_key_and_the_salt():
     assert "digest_key" not in repr(ManifestKeys.derive(KEY, SALT))
 
 
+def test_chunk_digests_are_the_published_blake3():
+    # The test vectors of BLAKE3's own repository, for no bytes at all: plain, and under their key.
+    plain = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
+    keyed = "92b2b75604ed3c761f9d6f62392c8a9227ad0ea3f09573e783f1498a4ed60d26"
+    keys = ManifestKeys(check=bytes(16), digest_key=b"whats the Elvish word for friend")
+    assert plain_digest(b"").hex() == plain
+    assert keys.digest(b"").hex() == keyed
+
+
+def test_digest_key_is_derived_as_documented():
+    prk = hmac.digest(SALT, KEY, "sha384")
+    derived = hmac.digest(prk, b"luma/2 digest" + b"\x01", hashlib.sha384)[:32]
+    assert ManifestKeys.derive(KEY, SALT).digest_key == derived
+
+
 def test_cipher_is_plain_aes_gcm_with_the_documented_nonce_and_data():
     # Written out from docs/reference/artifact-format.md, so that another reader can be made.
-    import hashlib
-    import hmac
-
     prk = hmac.digest(SALT, KEY, "sha384")
     key = hmac.digest(prk, b"luma/1 chunks" + DIGEST + b"\x01", hashlib.sha384)[:32]
     nonce = b"\0\0\0\x01" + b"\0\0\0\0\0\0\0\x02"

@@ -279,7 +279,7 @@ def test_other_envelopes(sample, change):
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({"schema": "luma/manifest/2"}, r"manifest\.schema"),
+        ({"schema": "luma/manifest/3"}, r"manifest\.schema"),
         ({"level": "L4"}, r"manifest\.level: 'L4'"),
         ({"level": "l1"}, r"manifest\.level: 'l1'"),
         ({"level": "L3"}, r"manifest\.seal"),
@@ -316,7 +316,7 @@ def test_signed_manifest_without_a_field(sample, field):
         ({"size": 1 << 50}, "size"),
         ({"size": 1}, "digests"),
         ({"size": 1 << 34}, "digests"),
-        ({"digests": [bytes(47)] * 4}, "digests"),
+        ({"digests": [bytes(48)] * 4}, "digests"),
         ({"target": "../cpu"}, "target"),
         ({"target": "zebra"}, "manifest.payloads"),
         ({"description": None}, "description"),

@@ -74,6 +74,17 @@ def test_customer_of_an_artifact_under_a_key_file(tmp_path, monkeypatch, capsys)
     assert "not sealed under a KMS key" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("leaks", [[], ["--leaks"]])
+def test_that_leaks_were_not_looked_for_is_said(tmp_path, monkeypatch, capsys, leaks):
+    monkeypatch.setenv("LUMA_HOME", str(tmp_path))
+    bench = Bench(folder=tmp_path, keys=load_or_create_keys(tmp_path))
+    path = bench.write("file.luma", "L1")
+    assert main(["verify", str(path), *leaks]) == 0
+    shown = capsys.readouterr().out
+    assert ("not looked for, nor whether payloads are as scrubbed" in shown) == (not leaks)
+    assert ("READABLE WITH THE KEY" in shown) == bool(leaks)
+
+
 def test_inspect_names_the_key(sealed, capsys):
     made, path, _ = sealed
     assert main(["inspect", str(path), "--json"]) == 0
