@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.children import serve
+from benchmarks.units import device_units
 
 if TYPE_CHECKING:
     from runtime.agent.executable import LoadedProgram
@@ -89,20 +90,14 @@ class BareLoop:
         size, count = blocks.block_size, len(blocks.rows)
         self._zeros = [device_array(np.zeros((n, size), np.int32)) for *_, n in blocks.rows]
         self._empty = device_array(np.full(blocks.n_blocks, EMPTY, np.int32))
-        self._units: list[Any] = self._split(np.zeros(blocks.n_blocks, np.int32))
+        self._units: list[Any] = device_units(np.zeros(blocks.n_blocks, np.int32), blocks)
         maxima = np.array(host_view(self._shard(0, self._zeros, self._empty)[count]))
         units = scaling.unit_exponents(
             scaling.first_exponents(maxima, blocks.rows),
             micro_shards=self._plan.micro_shards,
             headroom=self._plan.headroom,
         )
-        self._units = self._split(units)
-
-    def _split(self, units: np.ndarray) -> list[Any]:
-        from runtime.agent.executable import device_array
-
-        rows = self._blocks.rows
-        return [device_array(units[first : first + count]) for _, first, count in rows]
+        self._units = device_units(units, blocks)
 
     def _shard(self, shard: int, sums: list[Any], maxima: Any) -> list[Any]:
         count = len(self._blocks.rows)

@@ -11,6 +11,7 @@ import numpy as np
 from benchmarks.build_program import ARRAYS_FILE, MICRO_SHARDS, PAYLOAD_FILE
 from benchmarks.children import serve
 from benchmarks.shapes import SEED, SHAPES, random_batch
+from benchmarks.units import device_units
 
 if TYPE_CHECKING:
     from runtime.agent.executable import LoadedProgram
@@ -54,20 +55,14 @@ class CompiledStep:
 
         blocks = self._payload.blocks
         self._empty = device_array(np.full(blocks.n_blocks, EMPTY, np.int32))
-        self._units: list[Any] = self._split(np.zeros(blocks.n_blocks, np.int32))
+        self._units: list[Any] = device_units(np.zeros(blocks.n_blocks, np.int32), blocks)
         self._reset()
         maxima, loss, tokens = self._run()[len(blocks.rows) :][:3]
         largest = scaling.first_exponents(np.array(host_view(maxima)), blocks.rows)
         units = scaling.unit_exponents(largest, micro_shards=MICRO_SHARDS, headroom=_HEADROOM)
-        self._units = self._split(units)
+        self._units = device_units(units, blocks)
         self._reset()
         return float(host_view(loss)) / int(host_view(tokens))
-
-    def _split(self, units: np.ndarray) -> list[Any]:
-        from runtime.agent.executable import device_array
-
-        rows = self._payload.blocks.rows
-        return [device_array(units[first : first + count]) for _, first, count in rows]
 
     def run(self, count: int) -> list[float]:
         """Compute some micro-shards one on top of the other; give the seconds of each."""

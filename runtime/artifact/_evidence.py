@@ -16,15 +16,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from runtime.artifact._fields import Fields, fail
+from runtime.artifact.attestation.document import MAX_DOCUMENT_BYTES
 from runtime.artifact.canonical import decode, encode
 from runtime.artifact.key_service import MAX_WRAPPED_BYTES
 from runtime.artifact.sealing import WRAPPED_KEY_BYTES
 
-__all__ = ["MAX_ATTESTATION_BYTES", "MAX_EVIDENCE_BYTES", "AttachedEvidence", "KmsEvidence"]
+__all__ = ["MAX_EVIDENCE_BYTES", "AttachedEvidence", "KmsEvidence"]
 
-MAX_ATTESTATION_BYTES = (16 << 10) + 128
-"""Largest attestation document: AWS's limit of a payload, and its envelope."""
-MAX_EVIDENCE_BYTES = MAX_ATTESTATION_BYTES + MAX_WRAPPED_BYTES + 256
+MAX_EVIDENCE_BYTES = MAX_DOCUMENT_BYTES + MAX_WRAPPED_BYTES + 256
 """All parts at their largest, with their names and heads."""
 
 _MAX_ITEMS = 16
@@ -89,7 +88,7 @@ class AttachedEvidence:
         kms = _read_kms(fields.fields("kms")) if "kms" in names else None
         attestation = None
         if "attestation" in names:
-            attestation = fields.octets("attestation", low=1, high=MAX_ATTESTATION_BYTES)
+            attestation = fields.octets("attestation", low=1, high=MAX_DOCUMENT_BYTES)
         fields.end()
         return cls(kms=kms, attestation=attestation)
 

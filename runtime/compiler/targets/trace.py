@@ -55,7 +55,7 @@ def traced(
         raise CompileError(f"program '{flat.name}': tracing gave no StableHLO module")
     with module.context:
         PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
-        if flat.shared_calls and outputs is None:  # XLA's partitioner wants them inlined
+        if flat.shared_calls and outputs is None:  # kept calls were never tried on a mesh
             _keep_calls(module)
     _check_outputs(flat, lowered.out_info)
     return lowered

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from runtime.artifact import load_or_create_keys, open_artifact, verify_artifact
 from runtime.artifact._evidence import (
-    MAX_ATTESTATION_BYTES,
     MAX_EVIDENCE_BYTES,
     AttachedEvidence,
     KmsEvidence,
 )
 from runtime.artifact.attestation import PcrPolicy, verify_attestation
+from runtime.artifact.attestation.document import MAX_DOCUMENT_BYTES
 from runtime.artifact.kms import KeyServiceError
 from runtime.artifact.sealing import unwrap_content_key, wrap_content_key
 from runtime.spec import ArtifactError
@@ -130,7 +130,7 @@ def test_an_asked_document_goes_before_the_key_services(bench, tenant):
     assert open_artifact(path, trusted_signer=None).attestation == b"document"
 
 
-@pytest.mark.parametrize("document", [b"", bytes(MAX_ATTESTATION_BYTES + 1)])
+@pytest.mark.parametrize("document", [b"", bytes(MAX_DOCUMENT_BYTES + 1)])
 def test_a_document_that_no_reader_takes_is_not_written(bench, document):
     with pytest.raises(ArtifactError, match=r"evidence\.attestation"):
         bench.write("never.luma", "L1", attest=lambda _: document)
@@ -233,8 +233,8 @@ KMS_PART = {"wrapped_key": b"w", "content_key": bytes(48)}
         ({"kms": KMS_PART, "attestation": b""}, r"evidence\.attestation: 0 bytes"),
         ({"kms": KMS_PART, "attestation": 7}, r"evidence\.attestation"),
         (
-            {"kms": KMS_PART, "attestation": bytes(MAX_ATTESTATION_BYTES + 1)},
-            rf"evidence\.attestation: {MAX_ATTESTATION_BYTES + 1} bytes",
+            {"kms": KMS_PART, "attestation": bytes(MAX_DOCUMENT_BYTES + 1)},
+            rf"evidence\.attestation: {MAX_DOCUMENT_BYTES + 1} bytes",
         ),
         ({"kms": KMS_PART, "receipt": b"x"}, r"evidence\.receipt: unknown"),
         ({"kms": {"wrapped_key": [[[]]]}}, "evidence"),
@@ -261,7 +261,7 @@ def test_evidence_must_be_canonical_and_small(bench, kms_sample):
 def test_evidence_at_its_largest_is_read(bench, kms_sample):
     largest = AttachedEvidence(
         kms=KmsEvidence(wrapped_key=bytes(6144), content_key=bytes(48)),
-        attestation=bytes(MAX_ATTESTATION_BYTES),
+        attestation=bytes(MAX_DOCUMENT_BYTES),
     )
     data = largest.to_bytes()
     assert len(data) <= MAX_EVIDENCE_BYTES
