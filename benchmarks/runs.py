@@ -88,9 +88,6 @@ def prepared(context: Context, job: BenchJob) -> RunFolder:
             job_file,
             {},
             builder.folder,
-            artifact_path=builder.folder.artifact_file,
-            signer_path=builder.folder.signer_file,
-            capture_only=False,
             reporter=SilentReporter(),
         )
         _plan(spec, built).write(builder.folder.path)

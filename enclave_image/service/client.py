@@ -69,7 +69,7 @@ class CompileOrder:
         micro_shards: M of the job.
         level: "L0", "L1"; "L2" and "L3" of an enclave alone.
         data_key: the customer's 32-byte key, or
-        kms: whose KMS key seals, in an enclave; this side asks KMS, and never has the data key.
+        kms: whose KMS key seals; this side asks KMS, and never has the data key of an enclave.
         access: how KMS is reached.
         statistics: public figures for the manifest.
         policy: default: just what is ordered here.
@@ -239,14 +239,17 @@ def _follow(
 
 
 def _release(session: Session, order: CompileOrder, trust: Trust, message: Frame) -> None:
-    """Ask KMS for the enclave's data key, after holding its document against what was agreed."""
+    """Ask KMS for the data key, after holding an enclave's document against what was agreed."""
     fields = MessageFields(message, "release")
     digest = fields.octets("digest", _DIGEST_BYTES, _DIGEST_BYTES)
-    document = fields.octets("document", 1, _MAX_DOCUMENT)
+    document = fields.optional_octets("document", 1, _MAX_DOCUMENT)
     fields.end()
-    if order.kms is None or trust.policy is None:
+    if order.kms is None:
         raise ServiceError("release: no KMS key was named in the request", reason="frame")
-    _check_document(document, trust, digest)
+    if (document is None) != (trust.policy is None):
+        raise ServiceError("release.document: only an enclave has one", reason="frame")
+    if document is not None:
+        _check_document(document, trust, digest)
     wrapped, sealed = ask_kms(order.kms, order.access, digest, document)
     session.send("released", wrapped=wrapped, sealed=sealed)
 

@@ -52,6 +52,13 @@ class MessageFields:
             raise self._wrong(name, "a number that is not negative")
         return float(value)
 
+    def flag(self, name: str) -> bool:
+        """Take a true or a false."""
+        value = self._take(name)
+        if not isinstance(value, bool):
+            raise self._wrong(name, "true or false")
+        return value
+
     def text(self, name: str, high: int) -> str:
         """Take text of at most `high` characters."""
         value = self._take(name)

@@ -2,7 +2,8 @@
 
 The package is parsed here, strictly, and compiled in child processes, whose crash or hunger for
 memory is an error of that target alone. Compiled payloads lie sealed under a key of this job's in a
-folder of this job's, which is removed with it: no request ever finds what another one compiled.
+folder of this job's, which is removed with it: no request ever finds what another one compiled. Only
+a service inside its client's own process keeps them, in that machine's cache.
 """
 
 from __future__ import annotations
@@ -101,18 +102,21 @@ class Job:
         Raises:
             LumaError: no target compiled, or the artifact cannot be sealed.
         """
-        with tempfile.TemporaryDirectory(dir=folder) as name:
-            payloads = self._compile_all(Path(name) / _CACHE)
+        machine = self._identity.machine
+        if machine is not None:
+            payloads = self._compile_all(machine.cache_dir, machine.cache_key)
+        else:
+            with tempfile.TemporaryDirectory(dir=folder) as name:
+                payloads = self._compile_all(Path(name) / _CACHE, secrets.token_bytes(32))
         if not payloads:
             raise CompileError(
                 "no target compiled, so there is no artifact", remedy="see each target's error"
             )
         return self._seal(payloads, folder / _ARTIFACT)
 
-    def _compile_all(self, cache: Path) -> dict[str, TargetPayload]:
+    def _compile_all(self, cache: Path, key: bytes) -> dict[str, TargetPayload]:
         """Compile, as many at once as there are turns."""
         targets = self._request.targets
-        key = secrets.token_bytes(32)
         with ThreadPoolExecutor(max_workers=min(self._limits.compiles, len(targets))) as pool:
             compiled = list(pool.map(lambda target: self._compile(target, cache, key), targets))
         return {
@@ -125,9 +129,9 @@ class Job:
         """Compile one target; tell how it ended."""
         with self._turns.turn(self._children.ended):
             started = time.perf_counter()
-            payload, failure = None, None
+            made, failure = None, None
             try:
-                payload = compile_package(
+                made = compile_package(
                     self._package,
                     target=target,
                     micro_shards=self._request.micro_shards,
@@ -135,14 +139,19 @@ class Job:
                     data_key=key,
                     progress=lambda event: self._tell(target, event),
                     children=self._children,
-                ).payload
+                )
             except LumaError as error:
                 failure = error
             seconds = time.perf_counter() - started
             self._metrics.compiled(seconds, failed=failure is not None)
-        result = TargetResult(target=target, seconds=seconds, error=failure)
+        result = TargetResult(
+            target=target,
+            seconds=seconds,
+            cached=made is not None and made.cached,
+            error=failure,
+        )
         self._mailbox.say("target", **result.fields())
-        return payload
+        return None if made is None else made.payload
 
     def _tell(self, target: str, event: Mapping[str, object]) -> None:
         """Pass on a compiler's event; its texts are cut to what a record holds."""
@@ -160,7 +169,8 @@ class Job:
         attest = None
         if request.kms is not None:
             # The document that KMS releases the key to is the artifact's as well.
-            key = ReleasedKeys(request.kms, self._identity.recipient(), self._release)
+            recipient = None if attester is None else self._identity.recipient()
+            key = ReleasedKeys(request.kms, recipient, self._release)
         elif attester is not None:
 
             def attest(digest: bytes) -> bytes:
@@ -173,13 +183,20 @@ class Job:
             signing_key=self._identity.signing_key,
             data_key=key,
             graph_digest=self._package.digest(),
-            statistics=request.statistics,
+            statistics=dict(request.statistics) | self._figures(payloads),
             versions=_versions(),
             attest=attest,
         )
         return SealedArtifact(path, digest, path.stat().st_size)
 
-    def _release(self, digest: bytes, document: bytes) -> tuple[bytes, bytes]:
+    def _figures(
+        self, payloads: Mapping[str, TargetPayload]
+    ) -> dict[str, int | float | str | bool]:
+        """Give the client's own figures; an enclave knows none of its machine or prices."""
+        machine = self._identity.machine
+        return {} if machine is None else dict(machine.statistics(payloads))
+
+    def _release(self, digest: bytes, document: bytes | None) -> tuple[bytes, bytes]:
         """Have the client ask KMS."""
         message = self._mailbox.ask("release", answer="released", digest=digest, document=document)
         fields = MessageFields(message, "released")

@@ -16,6 +16,7 @@ from typing import TextIO
 __all__ = ["FIELDS", "LOGGER", "log", "log_to"]
 
 LOGGER = logging.getLogger("luma.service")
+LOGGER.addHandler(logging.NullHandler())  # silent where nobody called `log_to`
 
 FIELDS = frozenset(
     {

@@ -6,7 +6,7 @@
     service -> client   alive {}, progress {event}                any number, from here on
     service -> client   release {digest, document}                where KMS keeps the customer's key
     client -> service   released {wrapped, sealed}
-    service -> client   target {target, seconds, error}           once a target
+    service -> client   target {target, seconds, cached, error}   once a target
     service -> client   artifact {digest, bytes}, then it as a blob; or error {reason, ...}
 
 `error` may come in the place of any of the service's messages and ends the session.
@@ -177,10 +177,6 @@ class Request:
         if self.level in {"L2", "L3"} and not attested:
             raise refused("request.level", self.level, "L0 or L1 here: this service is no enclave")
         given = "data_key" if self.data_key is not None else "kms" if self.kms else "none"
-        if given == "kms" and not attested:
-            raise refused(
-                "request.key", given, "data_key here: KMS releases no key to what is no enclave"
-            )
         if given not in _KEYS[self.level]:
             raise refused("request.key", given, f"{' or '.join(_KEYS[self.level])} at {self.level}")
 
@@ -192,27 +188,37 @@ class TargetResult:
     Attributes:
         target: the target.
         seconds: how long it took.
+        cached: whether a local service's cache held it.
         error: why it failed; None where it did not.
     """
 
     target: str
     seconds: float
+    cached: bool = False
     error: LumaError | None
 
     def fields(self) -> dict[str, object]:
         """Give the message's fields."""
         error = None if self.error is None else error_fields(self.error)
-        return {"target": self.target, "seconds": self.seconds, "error": error}
+        return {
+            "target": self.target,
+            "seconds": self.seconds,
+            "cached": self.cached,
+            "error": error,
+        }
 
     @classmethod
     def read(cls, message: object) -> TargetResult:
         """Read the message strictly; `ServiceError` as all of them."""
         fields = MessageFields(message, "target")
         target, seconds = fields.text("target", _MAX_NAME), fields.number("seconds")
-        error = fields.plain("error")
+        cached, error = fields.flag("cached"), fields.plain("error")
         fields.end()
         return cls(
-            target=target, seconds=seconds, error=None if error is None else read_error(error)
+            target=target,
+            seconds=seconds,
+            cached=cached,
+            error=None if error is None else read_error(error),
         )
 
 

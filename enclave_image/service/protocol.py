@@ -29,7 +29,7 @@ from runtime.spec.errors import ArtifactError
 
 __all__ = ["LIMITS", "MAX_RECORD_BYTES", "VERSION", "Connection", "Deadline", "Frame"]
 
-VERSION = 1
+VERSION = 2
 """Of this protocol; another one is refused."""
 
 MAX_RECORD_BYTES = (64 << 10) + 1024

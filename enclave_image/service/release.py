@@ -1,4 +1,4 @@
-"""A data key from KMS without a way out of the enclave: the customer's client asks for it.
+"""A data key from KMS without a way out of the service: the customer's client asks for it.
 
 The enclave sends the artifact's digest and a document with its key. The client, which holds the
 customer's AWS credentials, asks KMS with that document as `Recipient`, and sends back what KMS
@@ -9,6 +9,9 @@ frames sees ciphertext of the session around ciphertext of KMS.
 KMS's answer is unauthenticated: a client could make one up, for a key of its own choice. It could
 not wrap that key under the KMS key, whose policy allows nobody to encrypt, so no node would open
 what was sealed with it; and it would harm its own artifact alone.
+
+A local service has no document, so KMS answers the client in the open and the client passes the key
+on, as it would pass on one of a key file: that is level L1.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from runtime.spec.errors import ArtifactError
 
 __all__ = ["Release", "ReleasedKeys", "ask_kms"]
 
-Release = Callable[[bytes, bytes], tuple[bytes, bytes]]
-"""Takes (digest, document), gives (wrapped, sealed)."""
+Release = Callable[[bytes, bytes | None], tuple[bytes, bytes]]
+"""Takes (digest, document), gives (wrapped, sealed); without a document `sealed` is the key."""
 
 
 class ReleasedKeys:
@@ -31,11 +34,13 @@ class ReleasedKeys:
 
     Args:
         reference: whose KMS key seals.
-        recipient: this boot's attested key pair.
+        recipient: this boot's attested key pair; None for a local service.
         release: has the request made.
     """
 
-    def __init__(self, reference: KeyReference, recipient: Recipient, release: Release) -> None:
+    def __init__(
+        self, reference: KeyReference, recipient: Recipient | None, release: Release
+    ) -> None:
         self._reference = reference
         self._recipient = recipient
         self._release = release
@@ -52,9 +57,10 @@ class ReleasedKeys:
             ArtifactError: the answer is not for this boot's key.
             LumaError: the client is gone.
         """
-        document = self._recipient.document(digest)
+        recipient = self._recipient
+        document = None if recipient is None else recipient.document(digest)
         wrapped, sealed = self._release(digest, document)
-        plain = self._recipient.open(sealed)
+        plain = bytearray(sealed) if recipient is None else recipient.open(sealed)
         if len(plain) != DATA_KEY_BYTES:
             raise ArtifactError(
                 f"released.sealed: a key of {len(plain)} bytes; expected {DATA_KEY_BYTES}"
@@ -91,22 +97,26 @@ class _Carrier(Recipient):
 
 
 def ask_kms(
-    reference: KeyReference, access: AwsAccess, digest: bytes, document: bytes
+    reference: KeyReference, access: AwsAccess, digest: bytes, document: bytes | None
 ) -> tuple[bytes, bytes]:
-    """Ask KMS for an enclave's data key; the client's side.
+    """Ask KMS for the data key of a service; the client's side.
 
     Args:
         reference: the customer, and the KMS key.
         access: how KMS is reached.
         digest: SHA-384 of the manifest, 48 bytes.
-        document: the enclave's, whose user_data the caller has held against `digest`.
+        document: the enclave's, whose user_data the caller has held against `digest`; None for a
+            local service.
 
     Returns:
-        The wrapped key, and the key encrypted to the enclave.
+        The wrapped key, and the key encrypted to the enclave; for a local service the key itself.
 
     Raises:
         ArtifactError: KMS refused, or cannot be reached.
     """
+    if document is None:
+        made = KmsKeys(reference, access=access).generate(digest)
+        return made.wrapped, bytes(made.plain)
     carrier = _Carrier(document)
     released = KmsKeys(reference, recipient=carrier, access=access).generate(digest)
     return released.wrapped, carrier.sealed

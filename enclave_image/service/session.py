@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from enclave_image.service.errors import ServiceBusyError, ServiceError
 from enclave_image.service.fields import MessageFields
 from enclave_image.service.messages import read_error
+from enclave_image.service.own_machine import OwnMachine
 from enclave_image.service.protocol import (
     MAX_RECORD_BYTES,
     VERSION,
@@ -94,11 +95,20 @@ class Identity:
     Args:
         attester: the security module; None for a local process.
         key: an RSA key of 3072 bits; default: a fresh one.
+        machine: of a service inside its client's process, what it may use of that machine; else
+            artifacts are signed by a fresh P-384 key.
     """
 
-    def __init__(self, attester: Attester | None, *, key: rsa.RSAPrivateKey | None = None) -> None:
+    def __init__(
+        self,
+        attester: Attester | None,
+        *,
+        key: rsa.RSAPrivateKey | None = None,
+        machine: OwnMachine | None = None,
+    ) -> None:
         self.attester = attester
-        self.signing_key = ec.generate_private_key(ec.SECP384R1())
+        self.machine = machine
+        self.signing_key = _fresh_signing_key() if machine is None else machine.signing_key
         self._key = key or rsa.generate_private_key(public_exponent=_EXPONENT, key_size=_RSA_BITS)
         self.public_key = _spki(self._key.public_key())
         self.signer = _spki(self.signing_key.public_key())
@@ -393,6 +403,10 @@ def _keys(secret: bytes, said: bytes) -> tuple[bytes, bytes]:
 def _number(count: int) -> bytes:
     """Give a record's nonce: each key serves one direction of one connection."""
     return count.to_bytes(12, "big")
+
+
+def _fresh_signing_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP384R1())
 
 
 def _signer_claim(signer: bytes) -> bytes:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     from runtime.artifact import KeyService, Verification
-    from runtime.cli.service import ServiceOptions
+    from runtime.cli.compiling import ServiceOptions
     from runtime.run.target_report import TargetReport
 
 Level = Literal["L0", "L1", "L2", "L3"]  # as `runtime.artifact.levels`, whose import takes long
@@ -71,15 +71,15 @@ def compile_job(
         job: the job file
         output: the artifact (default NAME.luma in the working folder)
         target: targets instead of the job's, with commas between; `all` for every one
-        service: compile there instead of in this process: unix:/path, or vsock:CID:PORT
+        service: compile there instead of in a service of this process: unix:/path, or
+            vsock:CID:PORT
         measurements: accept only an enclave of these measurements, for level L2
         image: the one of the measurements' images
         seal: the level that the artifact claims, of an enclave (default: L2)
         json: print JSON: {artifact, targets: [{target, state, seconds, ...}]}
     """
-    from runtime.cli.service import build_in_service
+    from runtime.cli.compiling import compile_in
     from runtime.cli.targets import target_overrides
-    from runtime.run.build import build
     from runtime.run.folder import RunFolder
     from runtime.run.progress import ConsoleReporter
     from runtime.spec import JobSpec
@@ -91,28 +91,15 @@ def compile_job(
         raise SpecError(f"--output: the folder '{path.resolve().parent}' does not exist")
     options = _service_options(service, measurements, image, seal)
     with tempfile.TemporaryDirectory(prefix="luma-compile-") as temporary:
-        folder, reporter = RunFolder(Path(temporary)), ConsoleReporter()
-        if options is None:
-            built = build(
-                spec,
-                job,
-                overrides,
-                folder,
-                artifact_path=path,
-                capture_only=True,
-                reporter=reporter,
-            )
-            made, reports = built.artifact, built.targets
-        else:
-            made, reports = build_in_service(
-                spec,
-                job,
-                overrides,
-                folder,
-                artifact_path=path,
-                options=options,
-                reporter=reporter,
-            )
+        made, reports = compile_in(
+            spec,
+            job,
+            overrides,
+            RunFolder(Path(temporary)),
+            artifact_path=path,
+            options=options,
+            reporter=ConsoleReporter(),
+        )
     rows = [report.to_json() for report in reports]
     place = str(path) if made else None
     document = {"artifact": place, **made, "targets": rows}
@@ -135,9 +122,9 @@ def _service_options(
     measurements: Path | None,
     image: str | None,
     seal: Literal["L2", "L3"] | None,
-) -> ServiceOptions | None:
-    """Give where to compile; None for this process."""
-    from runtime.cli.service import ServiceOptions
+) -> ServiceOptions:
+    """Give where to compile, and who is believed there."""
+    from runtime.cli.compiling import ServiceOptions
 
     others = {"--measurements": measurements, "--image": image, "--seal": seal}
     given = [name for name, value in others.items() if value is not None]
@@ -145,7 +132,7 @@ def _service_options(
         return ServiceOptions(address=service, measurements=measurements, image=image, seal=seal)
     if given:
         raise SpecError(f"{', '.join(given)}: needs --service, the address of the enclave")
-    return None
+    return ServiceOptions()
 
 
 def _print_targets(document: dict[str, Any], reports: Sequence[TargetReport]) -> None:

@@ -108,13 +108,13 @@ def compile_targets(
             raise
 
 
-def parallel_compiles(package: GraphPackage, *, cores: int, memory_bytes: int) -> int:
+def parallel_compiles(package_bytes: int, *, cores: int, memory_bytes: int) -> int:
     """Give how many targets can be compiled at a time.
 
     Args:
-        package: the captured graphs.
+        package_bytes: size of the graph package.
         cores: cores that may be used; a compile keeps one busy most of the time.
         memory_bytes: memory that may be used.
     """
-    each = _PROCESS_BYTES + _BYTES_PER_GRAPH_BYTE * len(package.to_bytes())
+    each = _PROCESS_BYTES + _BYTES_PER_GRAPH_BYTE * package_bytes
     return max(1, min(cores, memory_bytes // each))

@@ -1,4 +1,4 @@
-"""From a job file to an artifact: capture, compile, seal. Used by `launch`, `compile`, `check`."""
+"""From a job file to a run's programs: capture, compile, seal. Used by `launch` and `check`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ class Built:
         prepared: the prepare stage's result.
         payloads: the compiled payload of each target.
         cached: the targets that the compile cache held, so that nothing was compiled for them.
-        targets: how the compile of each target went, failed ones included.
-        artifact: `digest`, `seal`, `key_file`, `kms`, `bytes` and `targets` of the artifact; empty
-            where every target failed, so that there is none.
+        targets: how the compile of each target went.
+        artifact: `digest`, `seal`, `key_file`, `kms`, `bytes` and `targets` of the artifact.
     """
 
     prepared: dict[str, Any]
@@ -49,9 +48,6 @@ def build(
     overrides: dict[str, Any],
     folder: RunFolder,
     *,
-    artifact_path: Path,
-    signer_path: Path | None = None,
-    capture_only: bool,
     reporter: Reporter,
 ) -> Built:
     """Prepare a job, compile it for its targets, and write the artifact.
@@ -60,27 +56,20 @@ def build(
         spec: the job, overrides applied.
         job_file: its file; the prepare stage reads it again in its own process.
         overrides: the overrides that `spec` has.
-        folder: gets the graph, and unless `capture_only` all that training needs.
-        artifact_path: where the artifact goes.
-        signer_path: where the public key that checks it goes, PEM; None writes none.
-        capture_only: prepare no data and no initial state, and leave out targets that fail.
+        folder: gets the graph, all that training needs, the artifact, and the public key that
+            checks it.
         reporter: told of each stage.
 
     Raises:
         LumaError: a stage failed; nothing is in the artifact's place then.
     """
-    prepared = prepare(
-        job_file, overrides, folder, capture_only=capture_only, progress=reporter.stage
-    )
+    prepared = prepare(job_file, overrides, folder, capture_only=False, progress=reporter.stage)
     outcomes = compile_all(spec, folder, reporter)
-    if not capture_only:
-        _check_outcomes(outcomes)
+    _check_outcomes(outcomes)
     reports, payloads = report_targets(outcomes, spec), _payloads(outcomes)
-    artifact = {}
-    if payloads:
-        artifact = _write(spec, artifact_path, payloads, prepared, reports, signer_path=signer_path)
-        size = f"{artifact['bytes'] / 1e6:.1f} MB"
-        reporter.stage(f"artifact {artifact['digest'][:23]}…: {size}, {artifact['seal']}")
+    artifact = _write(spec, folder, payloads, prepared, reports)
+    size = f"{artifact['bytes'] / 1e6:.1f} MB"
+    reporter.stage(f"artifact {artifact['digest'][:23]}…: {size}, {artifact['seal']}")
     return Built(
         prepared=prepared,
         payloads=payloads,
@@ -101,7 +90,8 @@ def compile_all(spec: JobSpec, folder: RunFolder, reporter: Reporter) -> tuple[T
     from runtime.compiler.graph import GraphPackage
     from runtime.compiler.several import parallel_compiles
 
-    package = GraphPackage.from_bytes(folder.graph_file.read_bytes())
+    data = folder.graph_file.read_bytes()
+    package = GraphPackage.from_bytes(data)
     cores, memory = len(os.sched_getaffinity(0)), available_memory()
     return compile_several(
         package,
@@ -110,7 +100,7 @@ def compile_all(spec: JobSpec, folder: RunFolder, reporter: Reporter) -> tuple[T
         cache_dir=private_folder(default_home() / "cache" / "compile"),
         data_key=load_or_create_keys().data_key,
         progress=lambda event: _tell(reporter, event),
-        workers=parallel_compiles(package, cores=cores, memory_bytes=memory),
+        workers=parallel_compiles(len(data), cores=cores, memory_bytes=memory),
     )
 
 
@@ -177,18 +167,15 @@ def _tell(reporter: Reporter, event: Mapping[str, Any]) -> None:
 
 def _write(
     spec: JobSpec,
-    path: Path,
+    folder: RunFolder,
     payloads: dict[str, TargetPayload],
     prepared: dict[str, Any],
     reports: Sequence[TargetReport],
-    *,
-    signer_path: Path | None,
 ) -> dict[str, Any]:
     from runtime.artifact import load_or_create_keys, write_artifact
 
-    keys = load_or_create_keys()
-    if signer_path is not None:
-        write_bytes(signer_path, _public_pem(keys))
+    keys, path = load_or_create_keys(), folder.artifact_file
+    write_bytes(folder.signer_file, _public_pem(keys))
     sealing = _sealing(spec, keys)
     capture = prepared["capture"]
     digest = write_artifact(

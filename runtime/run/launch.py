@@ -119,9 +119,6 @@ def launch(
                 job_file,
                 overrides,
                 builder.folder,
-                artifact_path=builder.folder.artifact_file,
-                signer_path=builder.folder.signer_file,
-                capture_only=False,
                 reporter=reporter,
             )
             plan = show_plan(spec, built)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from runtime.artifact import TargetPayload
-from runtime.compiler import TargetOutcome
+from runtime.compiler import CompileResult, TargetOutcome
 from runtime.plan import (
     Chip,
     Fit,
@@ -28,7 +28,15 @@ from runtime.plan import (
 from runtime.spec import JobSpec
 from runtime.spec.target_name import TargetName
 
-__all__ = ["TargetReport", "check_fits", "fits_of", "report_targets", "statistics"]
+__all__ = [
+    "State",
+    "TargetReport",
+    "check_fits",
+    "fits_of",
+    "report_payload",
+    "report_targets",
+    "statistics",
+]
 
 State = Literal["compiled", "cached", "failed"]
 
@@ -78,6 +86,17 @@ def report_targets(outcomes: Sequence[TargetOutcome], spec: JobSpec) -> tuple[Ta
     """Report each target of a compile, in the given order."""
     machine = functools.cache(measure_machine)  # once, and only if a target needs it
     return tuple(_report(outcome, spec, machine) for outcome in outcomes)
+
+
+def report_payload(payload: TargetPayload, spec: JobSpec) -> TargetReport:
+    """Report a compiled payload; `state`, `seconds` and `cached` are those of no compile."""
+    outcome = TargetOutcome(
+        target=payload.target,
+        result=CompileResult(payload=payload, cached=False, seconds=0.0),
+        error=None,
+        seconds=0.0,
+    )
+    return report_targets([outcome], spec)[0]
 
 
 def statistics(reports: Sequence[TargetReport]) -> dict[str, int | float]:

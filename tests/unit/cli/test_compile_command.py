@@ -59,7 +59,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         report = {"package_digest": captured.digest(), "parameters": 4096, "text": "captured"}
         return {"capture": report}
 
-    monkeypatch.setattr("runtime.run.build.prepare", prepare)
+    monkeypatch.setattr("runtime.run.prepare.prepare", prepare)
     path = tmp_path / "job.yaml"
     path.write_text(JOB)
     return path

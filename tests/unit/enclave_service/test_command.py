@@ -133,13 +133,6 @@ def test_with_measurements_a_local_service_is_refused(job, service, tmp_path, ca
     assert not (tmp_path / "remote.luma").exists()
 
 
-def test_a_key_of_kms_is_for_an_enclave(job, service, capsys):
-    kms = "kms: {key_arn: 'arn:aws:kms:eu-central-1:123456789012:key/k-1', customer: acme}"
-    job.write_text(JOB.replace("seal: SEAL", f"seal: L1, {kms}"))
-    assert compile_there(job, service) == 2
-    assert "compile.kms: a local service is given no key of KMS" in capsys.readouterr().err
-
-
 def test_an_image_is_chosen_by_name(tmp_path):
     path = tmp_path / "m.json"
     document = {"schema": "luma/measurements/1", "images": {}}

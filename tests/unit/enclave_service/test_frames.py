@@ -44,10 +44,10 @@ def refused(connection: Connection, *kinds: str) -> ServiceError:
 def test_a_frame_is_a_big_endian_length_and_canonical_cbor(ends):
     connection, other = ends
     connection.send("hello", version=VERSION, nonce=b"n" * 32)
-    expected = frame(plain(kind="hello", version=1, nonce=b"n" * 32))
+    expected = frame(plain(kind="hello", version=VERSION, nonce=b"n" * 32))
     assert other.recv(4096) == expected
     other.sendall(expected)
-    assert connection.receive("hello") == {"kind": "hello", "version": 1, "nonce": b"n" * 32}
+    assert connection.receive("hello") == {"kind": "hello", "version": VERSION, "nonce": b"n" * 32}
 
 
 @given(st.binary(max_size=LIMITS["record"] - 64))

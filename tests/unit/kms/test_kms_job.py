@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from runtime.agent.start import artifact_key
-from runtime.artifact import generate_data_key, load_or_create_keys, open_artifact
+from runtime.artifact import (
+    generate_data_key,
+    load_or_create_keys,
+    load_public_key,
+    open_artifact,
+)
 from runtime.artifact.kms import KeyServiceError
 from runtime.cli import main
 from runtime.compiler.graph import GraphPackage
 from runtime.coordinator.plan import KmsPlan, RunPlan
 from runtime.spec import JobSpec, RunError
+from tests.support.compile_service import running
 from tests.unit.packages import square_graph
 from tests.unit.plans import make_plan
 
@@ -49,7 +56,7 @@ def compiled(tmp_path, home, monkeypatch, capsys, tenant):
         report = {"package_digest": package.digest(), "parameters": 6303, "text": "captured"}
         return {"capture": report}
 
-    monkeypatch.setattr("runtime.run.build.prepare", prepare)
+    monkeypatch.setattr("runtime.run.prepare.prepare", prepare)
 
     def run(seal: str, role: str = "sealer"):
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", made.roles[role])
@@ -177,3 +184,26 @@ def _rewritten(spec, folder):
     path = folder / "again.yaml"
     path.write_text(spec.to_yaml())
     return path
+
+
+def test_a_service_of_this_machine_seals_under_the_key_that_the_client_asks_for(
+    compiled, tmp_path, monkeypatch, capsys
+):
+    made, _ = compiled
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", made.roles["sealer"])
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB.format(seal=kms(made)))
+    key = rsa.generate_private_key(public_exponent=65537, key_size=3072)
+    with running(key) as service:
+        code = main(["compile", str(path), "--service", str(service.address), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert (code, document["seal"]) == (0, "L1 (local service)")
+    assert made.cloud.app.requests[-1][0] == "GenerateDataKey"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", made.roles["agent"])
+    reference = KmsPlan(key_arn=made.arn, customer=made.customer)
+    opened = open_artifact(
+        tmp_path / "sealed.luma",
+        trusted_signer=load_public_key(tmp_path / "sealed.signer.pem"),
+        key=artifact_key(make_plan(kms=reference)),
+    )
+    assert opened.target_payload("cpu").target == "cpu"
