@@ -2,8 +2,9 @@
 
 The list is the closure of imports, read from the sources without running them, imports inside of
 functions included: what only a type checker reads is left out. So neither the image's builder nor
-capture, which needs torch, is inside, and a change to them changes no measurement. Contents alone
-count, so the same checkout gives the same ramdisk on every machine.
+capture, which needs torch, is inside, and a change to them changes no measurement; nor does one to
+a data file, such as a price in the catalogue, since the service reads none. Contents alone count, so
+the same checkout gives the same ramdisk on every machine.
 """
 
 from __future__ import annotations
@@ -24,10 +25,6 @@ PREFIX = "opt/luma/code"
 _OURS = ("runtime", "enclave_image")
 _SERVICE = "enclave_image.service"
 _WORKER = "runtime.compiler.worker"
-_DATA_SUFFIXES = (".json",)
-_DATA_PACKAGE = "runtime"
-"""Data files go along with `runtime`'s modules: those of `enclave_image` describe the image itself,
-and a measurement cannot hold itself."""
 
 
 def source_files(root: Path = ROOT) -> tuple[File, ...]:
@@ -36,14 +33,9 @@ def source_files(root: Path = ROOT) -> tuple[File, ...]:
     Raises:
         ArtifactError: a module cannot be read.
     """
-    paths = import_closure(_roots(), root)
-    folders = {path.parent for path in paths if path.is_relative_to(root / _DATA_PACKAGE)}
-    data = {
-        file for folder in folders for file in folder.iterdir() if file.suffix in _DATA_SUFFIXES
-    }
     return tuple(
         File(f"{PREFIX}/{path.relative_to(root).as_posix()}", path, 0o644)
-        for path in sorted({*paths, *data})
+        for path in sorted(import_closure(_roots(), root))
     )
 
 
