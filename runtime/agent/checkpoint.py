@@ -116,7 +116,7 @@ def write_checkpoint(  # noqa: PLR0913 - each is a decision of the caller's, mos
         present = _present(final, job_digest, state_hash)
         if present is not None:
             return present
-        with _temp_folder(root, final.name) as temp:
+        with temp_folder(root, final.name) as temp:
             records = write_model_files(
                 temp,
                 state.params,
@@ -252,8 +252,13 @@ def _present(final: Path, job_digest: str, state_hash: str) -> CheckpointInfo | 
 
 
 @contextlib.contextmanager
-def _temp_folder(root: Path, name: str) -> Generator[Path]:
-    """Make a hidden, locked folder, and remove it unless it was renamed."""
+def temp_folder(root: Path, name: str) -> Generator[Path]:
+    """Make a hidden, locked folder, and remove it unless it was renamed.
+
+    Args:
+        root: where to.
+        name: what it is for, as a part of its name.
+    """
     while True:
         path = root / f"{_TEMP_PREFIX}{name}-{secrets.token_hex(4)}"
         path.mkdir()

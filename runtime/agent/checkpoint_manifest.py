@@ -18,7 +18,7 @@ from runtime.spec import CheckpointError
 
 FORMAT = 1
 MANIFEST = "luma/manifest.json"
-_MAX_MANIFEST_BYTES = 64 << 20
+MAX_MANIFEST_BYTES = 64 << 20
 _NAME = re.compile(r"step-(\d{6,})")
 _HEX_256 = re.compile(r"[0-9a-f]{64}")
 
@@ -137,8 +137,8 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
     """
     file = path / MANIFEST
     try:
-        if file.stat().st_size > _MAX_MANIFEST_BYTES:
-            msg = f"{MANIFEST}: {file.stat().st_size} bytes; at most {_MAX_MANIFEST_BYTES}"
+        if file.stat().st_size > MAX_MANIFEST_BYTES:
+            msg = f"{MANIFEST}: {file.stat().st_size} bytes; at most {MAX_MANIFEST_BYTES}"
             raise CheckpointError(msg)
         data = file.read_bytes()
     except OSError as error:

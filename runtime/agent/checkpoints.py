@@ -1,7 +1,13 @@
-"""The run's checkpoints as the island's process uses them: load, snapshot, write behind, prune."""
+"""The run's checkpoints as the island's process uses them: load, snapshot, write behind, prune.
+
+With a remote place the bucket is what counts and the folder only scratch: a checkpoint is told of
+once its manifest is in the bucket, and at a start the newest whole one there is fetched, whatever
+lies in the folder. The trainer stalls for a memcpy either way.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -15,9 +21,10 @@ from runtime.agent.checkpoint import (
     prune,
     write_checkpoint,
 )
+from runtime.agent.checkpoint_remote import RemoteCheckpoints
 from runtime.agent.state import Arrays, TrainState
 from runtime.coordinator.wire import Message
-from runtime.spec.errors import CheckpointError
+from runtime.spec.errors import CheckpointError, LumaError
 
 CHECKPOINTS_FOLDER = "checkpoints"
 MODEL_FOLDER = "model"
@@ -33,10 +40,18 @@ class CheckpointStore:
         constants: frozen parameters and persistent buffers, which are part of the model's weight
             files.
         threads: threads of the copy and of the hash.
+        remote: the run's checkpoints in the account; None keeps them in the folder alone.
     """
 
     def __init__(
-        self, run_dir: Path, *, job_digest: str, keep: int, constants: Arrays, threads: int
+        self,
+        run_dir: Path,
+        *,
+        job_digest: str,
+        keep: int,
+        constants: Arrays,
+        threads: int,
+        remote: RemoteCheckpoints | None = None,
     ) -> None:
         self._root = run_dir / CHECKPOINTS_FOLDER
         model = run_dir / MODEL_FOLDER
@@ -45,6 +60,7 @@ class CheckpointStore:
         self._keep = keep
         self._constants = constants
         self._threads = threads
+        self._remote = remote
         self._buffers = CheckpointBuffers(threads=threads)
 
     def load_newest(self) -> tuple[CheckpointInfo, TrainState]:
@@ -52,9 +68,15 @@ class CheckpointStore:
 
         Raises:
             CheckpointError: there is none; the message says why each newer one was refused.
+            AwsError: the bucket cannot be read.
         """
         refused: list[RejectedCheckpoint] = []
-        info = latest_checkpoint(self._root, self._job_digest, report=refused)
+        if self._remote is None:
+            info = latest_checkpoint(self._root, self._job_digest, report=refused)
+        else:
+            info = self._remote.pull_newest(self._root, report=refused)
+        for item in refused:
+            _log(f"checkpoint {item.path.name} is left out: {item.reason}")
         if info is None:
             reasons = "; ".join(f"{r.path.name}: {r.reason}" for r in refused) or "it is empty"
             raise CheckpointError(f"'{self._root}' has no whole checkpoint of this job ({reasons})")
@@ -78,8 +100,11 @@ class CheckpointStore:
                     constants=self._constants,
                     threads=self._threads,
                 )
+            if self._remote is not None:  # the snapshot is free again: the upload holds up nobody
+                self._remote.push(info.path)
+                self._remote.prune(self._keep)
             prune(self._root, self._keep)
-        except CheckpointError as error:
+        except LumaError as error:
             return {"type": "checkpoint_failed", "step": step, "error": error.diagnostics()}
         return {
             "type": "checkpointed",
@@ -89,3 +114,8 @@ class CheckpointStore:
             "seconds": round(time.perf_counter() - begin, 4),
             "stall_s": round(stall_s, 4),
         }
+
+
+def _log(text: str) -> None:
+    """Write to the process's own log."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201

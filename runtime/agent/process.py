@@ -5,8 +5,9 @@ to threads. One thread computes (programs run one after another), one drives the
 checkpoints; short-lived ones move state. A thread's end comes back to the loop as an event.
 
 When the coordinator is gone the island goes on with what it was leased and tries to reach a new
-one, whose address appears in the run folder; it gives up after `_PATIENCE_S`, and after
-`_ORPHAN_PATIENCE_S` when its launcher is gone too: nobody would start a coordinator again.
+one, whose address appears in the run folder; it gives up when its patience ends, and after
+`_ORPHAN_PATIENCE_S` when its launcher is gone too: nobody would start a coordinator again. On a
+node of an account the launcher is the node's daemon, which also brings the address.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from runtime.agent.core import Do, IslandCore, Send
 from runtime.agent.exit_codes import ExitCode
 from runtime.agent.peers import Meeting, PeerError, PeerServer, dial, interrupt
 from runtime.agent.ring import Ring, RingTag
+from runtime.agent.settings import LOCAL, IslandSettings
 from runtime.agent.trainer import COUNTERS, Totals, Trainer
 from runtime.agent.transfer import HandedState, receive_state, send_state
 from runtime.coordinator import wire
@@ -39,7 +41,6 @@ from runtime.coordinator.wire import Message
 from runtime.spec.errors import CoordinationError, LumaError
 
 _RETRY_S = 0.1
-_PATIENCE_S = 60.0
 _ORPHAN_PATIENCE_S = 5.0
 _STOPPED_S = 1.0
 _TRANSFER_TIMEOUT_S = 60.0
@@ -70,15 +71,24 @@ class IslandProcess:
         plan: the run's plan.
         trainer: computes; used by one thread at a time.
         store: reads and writes checkpoints.
+        settings: where the island stands.
     """
 
     def __init__(
-        self, run_dir: Path, name: str, *, plan: RunPlan, trainer: Trainer, store: CheckpointStore
+        self,
+        run_dir: Path,
+        name: str,
+        *,
+        plan: RunPlan,
+        trainer: Trainer,
+        store: CheckpointStore,
+        settings: IslandSettings = LOCAL,
     ) -> None:
         self._run_dir = run_dir
         self._plan = plan
         self._trainer = trainer
         self._store = store
+        self._settings = settings
         self._core = IslandCore(name)
         self._writer: asyncio.StreamWriter | None = None
         self._compute = ThreadPoolExecutor(1, "compute")
@@ -129,7 +139,9 @@ class IslandProcess:
         parent = os.getppid()
         alone_since = time.monotonic()
         while True:
-            patience_s = _PATIENCE_S if os.getppid() == parent else _ORPHAN_PATIENCE_S
+            patience_s = self._settings.patience_s
+            if os.getppid() != parent:
+                patience_s = min(patience_s, _ORPHAN_PATIENCE_S)
             if time.monotonic() - alone_since > patience_s:
                 break
             if await self._one_connection():
@@ -179,7 +191,7 @@ class IslandProcess:
             self._token = token
             # An island of an older run in this folder may know the token, and never the id.
             self._secret = f"{self._plan.run_id}/{token}"
-            self._peers = PeerServer(self._secret)
+            self._peers = PeerServer(self._secret, self._settings.host)
 
     async def _beat(self) -> None:
         interval = min(1.0, self._plan.heartbeat_timeout_s / 4)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from runtime.agent.bucket import Bucket, BucketPlace
 from runtime.agent.checkpoint import read_constants
+from runtime.agent.checkpoint_remote import RemoteCheckpoints
 from runtime.agent.checkpoints import CheckpointStore
 from runtime.agent.loaders import loader_for
 from runtime.agent.process import IslandProcess
 from runtime.agent.samples import SampleFile
+from runtime.agent.settings import LOCAL, IslandSettings
 from runtime.agent.state import Arrays
 from runtime.agent.trainer import Trainer
 from runtime.artifact import (
@@ -27,10 +30,14 @@ CONSTANTS_FILE = "constants.safetensors"
 DATA_FOLDER = "data"
 
 
-def open_island(run_dir: Path, name: str, plan: RunPlan) -> IslandProcess:
+def open_island(
+    run_dir: Path, name: str, plan: RunPlan, settings: IslandSettings = LOCAL
+) -> IslandProcess:
     """Open a run's artifact, data and constants, and make the island that computes with them.
 
     Raises:
+        SpecError: the store's place has another form.
+        AwsError: the store cannot be asked.
         ArtifactError: the artifact is not whole, not signed by the run's signer, or does not open,
             or this node cannot run its target.
         DataError: the prepared data is not what the plan names.
@@ -58,8 +65,16 @@ def open_island(run_dir: Path, name: str, plan: RunPlan) -> IslandProcess:
         keep=plan.keep,
         constants=_stored(constants, plan.stored_constants),
         threads=threads,
+        remote=_remote(settings, plan),
     )
-    return IslandProcess(run_dir, name, plan=plan, trainer=trainer, store=store)
+    return IslandProcess(run_dir, name, plan=plan, trainer=trainer, store=store, settings=settings)
+
+
+def _remote(settings: IslandSettings, plan: RunPlan) -> RemoteCheckpoints | None:
+    if settings.store is None:
+        return None
+    place = BucketPlace.parse(settings.store)
+    return RemoteCheckpoints(Bucket(place), job_digest=plan.job_digest)
 
 
 def _open_payload(run_dir: Path, plan: RunPlan) -> TargetPayload:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from runtime.coordinator.log import Commit
+from runtime.coordinator.commit_log import Commit
 from runtime.coordinator.wire import Message
 
 Phase = Literal["gather", "load", "run", "finish", "done", "stopped", "failed"]

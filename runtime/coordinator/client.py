@@ -23,7 +23,7 @@ class CoordinatorAddress:
     Attributes:
         host: address to connect to.
         port: TCP port.
-        pid: the coordinator's process id.
+        pid: the coordinator's process id, on its own machine.
         token: the run's secret, which every connection must show.
     """
 

@@ -1,8 +1,7 @@
-"""The commit log: which steps are committed, by whom, with which sum; in SQLite.
+"""The commit log of a run on this machine: a SQLite file of the run folder.
 
-A row is durable (`synchronous=FULL`) before anyone is told of the commit. A step that is computed
-again after all islands died must give the hash that its row holds; that second time is kept in
-`recommits`, so that the certificate can count it.
+A row is durable (`synchronous=FULL`) before anyone is told of the commit. That one coordinator
+writes at a time is seen to by `fence`, a lock beside the file.
 """
 
 from __future__ import annotations
@@ -10,11 +9,22 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from runtime.coordinator.client import CoordinatorAddress
+from runtime.coordinator.commit_log import (
+    Commit,
+    LogRows,
+    changed_state_error,
+    changed_sum_error,
+    gap_error,
+    repeated_epoch_error,
+)
 from runtime.spec.errors import CoordinationError, RunError
+
+__all__ = ["LOG_FILE", "Commit", "CommitLog", "SqliteCommitLog"]
 
 LOG_FILE = "log.sqlite"
 _MAGIC = b"SQLite format 3\0"
@@ -33,33 +43,8 @@ CREATE TABLE IF NOT EXISTS checkpoints (
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Commit:
-    """One committed step.
-
-    Attributes:
-        step: the step, from 0.
-        epoch: the membership epoch that it was reduced in.
-        attempt: how often the step was redone with a larger scale.
-        members: the islands that held the sum.
-        shards: the micro-shards that each island contributed.
-        sum_hash: BLAKE3 of the reduced integers, hex.
-        loss: mean loss over the supervised tokens of the global batch.
-        tokens: supervised tokens of the global batch.
-    """
-
-    step: int
-    epoch: int
-    attempt: int
-    members: tuple[str, ...]
-    shards: dict[str, list[int]]
-    sum_hash: str
-    loss: float
-    tokens: int
-
-
-class CommitLog:
-    """The log of one run; one writer, any number of readers.
+class SqliteCommitLog:
+    """The log of one run in a file; a `CommitLog`.
 
     Args:
         path: the SQLite file; created where it is missing unless `read_only`.
@@ -168,55 +153,45 @@ class CommitLog:
         if known is not None:
             return self._append_again(commit, known)
         if commit.step != self.last_step() + 1:
-            raise CoordinationError(
-                f"step {commit.step} cannot follow step {self.last_step()} in the commit log"
-            )
-        self._execute(
-            "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                commit.step,
-                commit.epoch,
-                commit.attempt,
-                json.dumps(commit.members),
-                json.dumps(commit.shards),
-                commit.sum_hash,
-                commit.loss,
-                commit.tokens,
-                time.time(),
-            ),
-        )
+            raise gap_error(commit.step, self.last_step())
+        self._insert("commits", [_commit_row(commit, time.time())])
         return True
 
     def _append_again(self, commit: Commit, known: str) -> bool:
         if known != commit.sum_hash:
-            raise CoordinationError(
-                f"step {commit.step} was committed with sum {known} and was now recomputed as "
-                f"{commit.sum_hash}; a recomputed step must have the same bits",
-                remedy="run on the same chip class, artifact and data as before",
-            )
-        self._execute(
-            "INSERT INTO recommits VALUES (?, ?, ?)", (commit.step, commit.epoch, time.time())
-        )
+            raise changed_sum_error(commit.step, known, commit.sum_hash)
+        self._insert("recommits", [(commit.step, commit.epoch, time.time())])
         return False
+
+    def _insert(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        for row in rows:
+            marks = ", ".join("?" * len(row))
+            self._execute(f"INSERT INTO {table} VALUES ({marks})", row)  # noqa: S608 - our names
 
     def commits(self) -> list[Commit]:
         """Give every committed step in order."""
+        return [commit for commit, _ in self._commits()]
+
+    def _commits(self) -> list[tuple[Commit, float]]:
         rows = self._execute(
-            "SELECT step, epoch, attempt, members, shards, sum_hash, loss, tokens"
+            "SELECT step, epoch, attempt, members, shards, sum_hash, loss, tokens, time"
             " FROM commits ORDER BY step"
         )
         return [
-            Commit(
-                step=step,
-                epoch=epoch,
-                attempt=attempt,
-                members=tuple(json.loads(members)),
-                shards=json.loads(shards),
-                sum_hash=sum_hash,
-                loss=loss,
-                tokens=tokens,
+            (
+                Commit(
+                    step=step,
+                    epoch=epoch,
+                    attempt=attempt,
+                    members=tuple(json.loads(members)),
+                    shards=json.loads(shards),
+                    sum_hash=sum_hash,
+                    loss=loss,
+                    tokens=tokens,
+                ),
+                at,
             )
-            for step, epoch, attempt, members, shards, sum_hash, loss, tokens in rows
+            for step, epoch, attempt, members, shards, sum_hash, loss, tokens, at in rows
         ]
 
     def recommit_count(self) -> int:
@@ -224,11 +199,16 @@ class CommitLog:
         (count,) = self._execute("SELECT COUNT(*) FROM recommits").fetchone()
         return int(count)
 
-    def append_epoch(self, epoch: int, members: list[str]) -> None:
-        """Record a membership epoch before it is announced."""
-        self._execute(
-            "INSERT INTO epochs VALUES (?, ?, ?)", (epoch, json.dumps(members), time.time())
-        )
+    def append_epoch(self, epoch: int, members: Sequence[str]) -> None:
+        """Record a membership epoch before it is announced.
+
+        Raises:
+            CoordinationError: that epoch was announced already.
+        """
+        known = self._execute("SELECT 1 FROM epochs WHERE epoch = ?", (epoch,)).fetchone()
+        if known is not None:
+            raise repeated_epoch_error(epoch)
+        self._insert("epochs", [(epoch, json.dumps(list(members)), time.time())])
 
     def last_epoch(self) -> tuple[int, list[str]]:
         """Give the newest membership epoch and its members; epoch 0 when there is none."""
@@ -245,9 +225,7 @@ class CommitLog:
         """
         row = self._execute("SELECT state_hash FROM checkpoints WHERE step = ?", (step,)).fetchone()
         if row is not None and row[0] != state_hash:
-            raise CoordinationError(
-                f"the state after step {step} has hash {state_hash}, the log holds {row[0]}"
-            )
+            raise changed_state_error(step, row[0], state_hash)
         self._execute(
             "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?)",
             (step, state_hash, path, time.time()),
@@ -256,3 +234,61 @@ class CommitLog:
     def checkpoints(self) -> list[tuple[int, str, str]]:
         """Give (applied steps, state hash, path) of each recorded checkpoint in order."""
         return list(self._execute("SELECT step, state_hash, path FROM checkpoints ORDER BY step"))
+
+    def rows(self) -> LogRows:
+        """Give everything that the log holds."""
+        recommits = "SELECT step, epoch, time FROM recommits ORDER BY step, rowid"
+        epochs = self._execute("SELECT epoch, members, time FROM epochs ORDER BY epoch")
+        checkpoints = "SELECT step, state_hash, path, time FROM checkpoints ORDER BY step"
+        return LogRows(
+            commits=self._commits(),
+            recommits=list(self._execute(recommits)),
+            epochs=[(epoch, tuple(json.loads(members)), at) for epoch, members, at in epochs],
+            checkpoints=list(self._execute(checkpoints)),
+        )
+
+    def fill(self, rows: LogRows) -> None:
+        """Write another log's rows into this one, which must be empty: all of them or none.
+
+        Raises:
+            CoordinationError: this log is not empty, or the disk refused.
+        """
+        if self.last_step() >= 0 or self.last_epoch()[0] > 0 or self.checkpoints():
+            raise CoordinationError(f"{self._path}: not empty; a log is copied into a new file")
+        self._execute("BEGIN")
+        try:
+            self._insert("commits", (_commit_row(commit, at) for commit, at in rows.commits))
+            self._insert("recommits", rows.recommits)
+            self._insert("epochs", ((e, json.dumps(list(m)), at) for e, m, at in rows.epochs))
+            self._insert("checkpoints", rows.checkpoints)
+        except BaseException:
+            self._execute("ROLLBACK")
+            raise
+        self._execute("COMMIT")
+
+    def address(self) -> CoordinatorAddress | None:
+        """Give None: in a run folder the address stands in a file of its own."""
+        return None
+
+    def publish(self, address: CoordinatorAddress) -> None:
+        """Do nothing: in a run folder the address stands in a file of its own."""
+
+    def check_alone(self) -> None:
+        """Do nothing: the lock of the run folder keeps every other coordinator out."""
+
+
+def _commit_row(commit: Commit, at: float) -> tuple[Any, ...]:
+    return (
+        commit.step,
+        commit.epoch,
+        commit.attempt,
+        json.dumps(commit.members),
+        json.dumps(commit.shards),
+        commit.sum_hash,
+        commit.loss,
+        commit.tokens,
+        at,
+    )
+
+
+CommitLog = SqliteCommitLog

@@ -6,6 +6,10 @@ before the next event is taken, so the order of log writes and messages is the o
 What comes from the wire is checked before the state machine sees it. Any other exception is a bug:
 the process ends at once with a traceback in its log and exit code 4, and the supervisor starts
 another that goes on from the log.
+
+A coordinator whose log was taken over by another, or whose log's store does not answer, steps down:
+it closes every connection without a word, so that the islands keep what they hold and look for the
+next one. They would leave for good if it said how the run ended.
 """
 
 from __future__ import annotations
@@ -32,19 +36,24 @@ from runtime.coordinator.actions import (
     Send,
 )
 from runtime.coordinator.client import CoordinatorAddress
+from runtime.coordinator.commit_log import SupersededError
 from runtime.coordinator.core import Coordinator
 from runtime.coordinator.events import EventWriter
 from runtime.coordinator.fence import LOG_FENCE, Fence
-from runtime.coordinator.log import LOG_FILE, CommitLog
 from runtime.coordinator.messages import check_message
+from runtime.coordinator.open_log import TablePlace, open_log
 from runtime.coordinator.plan import RunPlan
 from runtime.coordinator.status import status
 from runtime.coordinator.wire import Message
+from runtime.spec.aws import AwsError
 from runtime.spec.errors import CoordinationError, LumaError
 
 _TICK_S = 0.1
 _LINGER_S = 2.0
-_HOST = "127.0.0.1"
+_LOOK_AROUND_S = 5.0
+"""Between two looks at whether the log was taken over: a coordinator that waits for islands writes
+nothing, and would keep them from the one that replaced it."""
+LOOPBACK = "127.0.0.1"
 _CRASHED = 4
 
 
@@ -54,21 +63,34 @@ class CoordinatorServer:
     Args:
         run_dir: the run folder; holds the plan, the log and the address file.
         restart: a coordinator of this run died and its islands may be alive.
+        place: where else than in the run folder the log lies.
+        host: address to listen on and to publish.
 
     Raises:
         CoordinationError: another coordinator works on this run.
         RunError: the plan or the log cannot be read.
+        AwsError: the log's table cannot be used.
     """
 
-    def __init__(self, run_dir: Path, *, restart: bool) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        restart: bool,
+        place: TablePlace | None = None,
+        host: str = LOOPBACK,
+    ) -> None:
         self._run_dir = run_dir
+        self._host = host
+        self._in_account = place is not None
         self._plan = RunPlan.read(run_dir)
         self._fence = _only_coordinator(run_dir)
-        self._log = CommitLog(run_dir / LOG_FILE)
+        self._log = open_log(run_dir, place)
         self._events = EventWriter(run_dir)
+        self._gave_way: LumaError | None = None
         self._connections: dict[str, asyncio.StreamWriter] = {}
         self._finished = asyncio.Event()
-        known = CoordinatorAddress.read(run_dir)
+        known = self._log.address() or CoordinatorAddress.read(run_dir)
         self._token = known.token if known is not None else secrets.token_hex(16)
         epoch, members = self._log.last_epoch()
         self._core = Coordinator(
@@ -82,12 +104,17 @@ class CoordinatorServer:
         self._events.write("coordinator_started", pid=os.getpid(), restart=restart)
 
     async def serve(self) -> str:
-        """Listen until the run ends; give the last phase: done, stopped or failed."""
-        server = await asyncio.start_server(self._serve_connection, _HOST, 0)
+        """Listen until the run ends; give the last phase: done, stopped or failed.
+
+        Raises:
+            SupersededError: another coordinator has taken over.
+            AwsError: the log's store does not answer.
+        """
+        server = await asyncio.start_server(self._serve_connection, self._host, 0)
         port = server.sockets[0].getsockname()[1]
-        CoordinatorAddress(host=_HOST, port=port, pid=os.getpid(), token=self._token).write(
-            self._run_dir
-        )
+        address = CoordinatorAddress(host=self._host, port=port, pid=os.getpid(), token=self._token)
+        self._log.publish(address)
+        address.write(self._run_dir)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._take, {"type": "stop"})
@@ -102,6 +129,8 @@ class CoordinatorServer:
         self._log.close()
         self._events.close()
         self._fence.close()
+        if self._gave_way is not None:
+            raise self._gave_way
         return self._core.phase
 
     async def _linger(self) -> None:
@@ -114,10 +143,14 @@ class CoordinatorServer:
 
     async def _tick_forever(self) -> None:
         parent = os.getppid()
+        looked = time.monotonic()
         while not self._finished.is_set():
             await asyncio.sleep(_TICK_S)
+            if time.monotonic() - looked > _LOOK_AROUND_S:
+                self._look_around()
+                looked = time.monotonic()
             if os.getppid() != parent:  # the launcher is gone: nobody would see the run end
-                self._take({"type": "stop"})
+                self._orphaned()
                 parent = os.getppid()
             self._take({"type": "tick"})
 
@@ -201,6 +234,20 @@ class CoordinatorServer:
                 del self._connections[name]
                 self._take({"type": "lost", "island": name, "reason": reason})
 
+    def _orphaned(self) -> None:
+        """End the run resumably, or leave it to the coordinator of another node."""
+        if self._in_account:
+            self._give_way(CoordinationError("the daemon of this node is gone"))
+        else:
+            self._take({"type": "stop"})
+
+    def _look_around(self) -> None:
+        try:
+            self._log.check_alone()
+        except (SupersededError, AwsError) as error:
+            if _must_give_way(error):
+                self._give_way(error)
+
     def _take(self, event: Message) -> None:
         if self._finished.is_set():
             return
@@ -214,7 +261,18 @@ class CoordinatorServer:
             for action in self._core.handle(event, time.monotonic()):
                 self._carry_out(action)
         except LumaError as error:
-            self._give_up(error)
+            if _must_give_way(error):
+                self._give_way(error)
+            else:
+                self._give_up(error)
+
+    def _give_way(self, error: LumaError) -> None:
+        """Leave the run to another coordinator, and the islands as they are."""
+        self._gave_way = error
+        while self._connections:
+            _, writer = self._connections.popitem()
+            writer.transport.abort()
+        self._finished.set()
 
     def _give_up(self, error: LumaError) -> None:
         """End the run with what went wrong, even where that cannot be written down any more."""
@@ -258,6 +316,11 @@ def _only_coordinator(run_dir: Path) -> Fence:
             f"another coordinator works on '{run_dir}': it holds {LOG_FENCE}",
             remedy="stop it with `luma cancel`, or wait for it, then `luma launch --resume`",
         ) from None
+
+
+def _must_give_way(error: LumaError) -> bool:
+    """Tell an error that another coordinator would not meet, or not later, from one that it would."""
+    return isinstance(error, SupersededError) or (isinstance(error, AwsError) and error.transient)
 
 
 async def _next_of_island(reader: asyncio.StreamReader) -> Message | None:

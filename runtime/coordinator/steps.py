@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runtime.coordinator.actions import AppendCommit
-from runtime.coordinator.log import Commit
+from runtime.coordinator.commit_log import Commit
 from runtime.coordinator.membership import Membership
 from runtime.coordinator.reduction import Reduction
 from runtime.coordinator.shards import ShardBoard

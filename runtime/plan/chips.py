@@ -2,7 +2,7 @@
 
 They come from the catalogue, one entry a kind of chip. A target such as `cuda-sm89` runs on several
 kinds (L4, L40S); a plan is careful and takes the slowest unless it is told one. For `cpu` the chip
-is the machine itself, measured.
+is a whole host: this machine, measured, or an instance type of the catalogue.
 
 The catalogue holds the dense bf16 peak. The programs multiply float32 in full precision, for which
 the peak is another: on NVIDIA and AMD that of the fp32 units, on TPU a sixth of bf16 (XLA makes six
@@ -19,7 +19,7 @@ from typing import Literal
 from runtime.plan.machine import Machine
 from runtime.spec.catalogue import Accelerator, load_catalogue
 
-__all__ = ["Chip", "Precision", "chips_of", "machine_chip"]
+__all__ = ["Chip", "Precision", "chip_of_row", "chips_of", "machine_chip"]
 
 Precision = Literal["fp32", "bf16"]
 """What matrix products are computed in, as `model.dtype` names it."""
@@ -47,6 +47,13 @@ marked accordingly (`Chip.checked`); the catalogue has no such field."""
 
 _CPU_EFFICIENCY = 0.6
 """A train step reaches 0.55 to 0.75 of the matrix-product rate on CPU, measured."""
+
+_CPU_FLOPS_PER_CYCLE = 32
+"""fp32 operations of one core a cycle with AVX2, which the target `cpu` is kept to: two units, eight
+lanes, a multiplication and an addition. Recalled for these processors, not read."""
+
+_HOST_MEMORY = 0.93
+"""Part of a host's memory that its system leaves to programs."""
 
 _EFFICIENCY = 0.4
 """Share of the peak that a train step reaches on an accelerator: 0.46 in the best published runs
@@ -84,10 +91,35 @@ def chips_of(target: str) -> tuple[Chip, ...]:
     """Give the kinds of chip that a target of one chip runs on, the slowest and smallest first.
 
     Args:
-        target: such as "cuda-sm90", without a mesh; "cpu" has none in the catalogue.
+        target: such as "cuda-sm90", without a mesh; "cpu" has none, since hosts differ in size.
     """
-    rows = (row for row in load_catalogue().by_target(target) if row.count != 0)
+    rows = (row for row in load_catalogue().by_target(target) if row.count != 0 and not row.is_cpu)
     return tuple(sorted(_distinct(rows), key=lambda chip: (_speed(chip), chip.memory_bytes)))
+
+
+def chip_of_row(row: Accelerator, *, threads: int | None = None) -> Chip:
+    """Give the chip of an instance type.
+
+    Args:
+        row: its row of the catalogue.
+        threads: of a host without accelerators, cores that an island may use; None for all.
+    """
+    if not row.is_cpu:
+        return _chip(row)
+    rate = None
+    if row.cores is not None and row.clock_mhz is not None:
+        used = row.cores if threads is None else min(threads, row.cores)
+        rate = used * row.clock_mhz * 1e6 * _CPU_FLOPS_PER_CYCLE
+    bandwidth = row.memory_bandwidth_tb_s
+    return Chip(
+        name=f"CPU of {row.name}",
+        memory_bytes=int(row.memory_gib_per_chip * _GIB * _HOST_MEMORY),
+        flops_per_s={"fp32": rate, "bf16": rate},
+        bytes_per_s=None if bandwidth is None else bandwidth * 1e12,
+        efficiency=_CPU_EFFICIENCY,
+        checked="memory",
+        cached=True,
+    )
 
 
 def machine_chip(machine: Machine, chips: int = 1) -> Chip:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from runtime.artifact.program import Program, TargetPayload, TensorSpec
 from runtime.plan.chips import Chip, Precision
 
-__all__ = ["Estimate", "Memory", "estimate", "memory_of", "tensor_bytes"]
+__all__ = ["Estimate", "Memory", "Work", "estimate", "memory_of", "tensor_bytes", "work_of"]
 
 _BANDWIDTH_EFFICIENCY = 0.8
 """Share of the memory bandwidth that streaming programs reach."""
@@ -53,6 +53,31 @@ class Memory:
     def peak(self) -> int:
         """The most at any time."""
         return max(self.fixed + self.activations, self.apply)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one call of a program is, on one chip.
+
+    Attributes:
+        flops: floating-point operations.
+        bytes_moved: bytes read and written, as the compiler states them.
+        array_bytes: bytes of arguments and results alone: what goes to memory where the rest stays
+            in caches; 0 where they are not known.
+    """
+
+    flops: float
+    bytes_moved: float
+    array_bytes: float
+
+    def seconds(self, chip: Chip, precision: Precision) -> float | None:
+        """Give the time on a chip (roofline); None where a figure is not known."""
+        peak = chip.flops_per_s[precision]
+        if peak is None or chip.bytes_per_s is None or not (self.flops or self.bytes_moved):
+            return None
+        moved = self.array_bytes if chip.cached else self.bytes_moved
+        arithmetic = self.flops / (peak * chip.efficiency)
+        return max(arithmetic, moved / (chip.bytes_per_s * _BANDWIDTH_EFFICIENCY))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +122,7 @@ def estimate(
     grad, update = payload.programs["grad"], payload.programs["apply"]
     seconds = None
     if chip is not None:
-        parts = [_seconds(program, chip, precision) for program in (grad, update)]
+        parts = [work_of(program).seconds(chip, precision) for program in (grad, update)]
         if parts[0] is not None and parts[1] is not None:
             seconds = micro_shards * parts[0] + parts[1]
     return Estimate(
@@ -123,6 +148,16 @@ def memory_of(payload: TargetPayload) -> Memory:
         activations=max(0, _peak(grad) - params - frozen - sums),
         apply=_peak(update) + frozen,
         stated=grad.peak_memory_bytes > 0,
+    )
+
+
+def work_of(program: Program) -> Work:
+    """Give what one call of a program is, on one chip."""
+    given, results = _arrays(program)
+    return Work(
+        flops=program.flops,
+        bytes_moved=program.bytes_moved,
+        array_bytes=sum(given) + sum(results),
     )
 
 
@@ -163,14 +198,3 @@ def _arrays(program: Program) -> tuple[list[int], list[int]]:
         for tensors, cuts in sides
     )
     return given, results
-
-
-def _seconds(program: Program, chip: Chip, precision: Precision) -> float | None:
-    """Give the time of one call on a chip, None where a figure is not known."""
-    peak = chip.flops_per_s[precision]
-    if peak is None or chip.bytes_per_s is None or not (program.flops or program.bytes_moved):
-        return None
-    given, results = _arrays(program)
-    moved = sum(given) + sum(results) if chip.cached else program.bytes_moved
-    arithmetic = program.flops / (peak * chip.efficiency)
-    return max(arithmetic, moved / (chip.bytes_per_s * _BANDWIDTH_EFFICIENCY))

@@ -17,7 +17,7 @@ from runtime.plan.estimate import Memory, memory_of
 from runtime.spec import CapacityError
 from runtime.spec.target_name import TargetName
 
-__all__ = ["Fit", "Shape", "check_chip", "judge"]
+__all__ = ["Fit", "Shape", "check_chip", "judge", "judge_bytes"]
 
 _USABLE = 0.95
 """Part of a chip's memory that programs may take: drivers and fragmentation need the rest."""
@@ -29,6 +29,9 @@ compiler states the true one."""
 
 _LORA_SHARE = 0.01
 """Trained parameters of a LoRA adapter over the model's: 0.2 to 1 % at ranks 8 to 32."""
+
+_UNSTATED = frozenset({"trn1", "trn2", "trn3", "inf2"})
+"""Families whose compiler states no memory, so that an artifact's figure counts the arrays alone."""
 
 _ISLANDS = {"cuda": (2, 4, 8), "tpu": (4, 8, 16, 32)}
 """Sizes of islands that one program can cover, by family; more chips of a host CPU add no memory."""
@@ -98,6 +101,25 @@ def judge(payload: TargetPayload, chip: Chip, shape: Shape) -> Fit:
         fits=fits,
         stated=memory.stated,
         ways=() if fits else _ways(payload, memory, shape, limit),
+    )
+
+
+def judge_bytes(target: str, needed_bytes: int, chip: Chip) -> Fit:
+    """Judge a job of which only the peak memory is known; it names no ways out.
+
+    Args:
+        target: the target.
+        needed_bytes: peak memory of one chip.
+        chip: the chip.
+    """
+    return Fit(
+        target=target,
+        chip=chip.name,
+        needed_bytes=needed_bytes,
+        memory_bytes=chip.memory_bytes,
+        fits=needed_bytes <= _USABLE * chip.memory_bytes,
+        stated=TargetName.parse(target).family not in _UNSTATED,
+        ways=(),
     )
 
 

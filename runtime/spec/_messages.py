@@ -114,13 +114,21 @@ def _wrong_type(value: object, expected: str) -> str:
 
 
 def _not_allowed(model: type[BaseModel], location: Location, value: object) -> str:
-    owner = _owner(model, location)
-    choices = () if owner is None else get_args(_annotation(owner, str(location[-1])))
+    choices = _choices(model, location)
     allowed = ", ".join(show(item) if isinstance(item, bool) else str(item) for item in choices)
     later = _NOT_YET.get(".".join(map(str, location)), {})
     if isinstance(value, str | bool) and value in later:
         return f"{show(value)} is not available in this version; expected {allowed}; {later[value]}"
     return f"{show(value)} is not allowed; expected {allowed}"
+
+
+def _choices(model: type[BaseModel], location: Location) -> tuple[Any, ...]:
+    """Give the values that a field, or an item of a list, may have."""
+    in_list = isinstance(location[-1], int)
+    field = location[:-1] if in_list else location
+    owner = _owner(model, field)
+    choices = () if owner is None else get_args(_annotation(owner, str(field[-1])))
+    return get_args(choices[0]) if in_list and choices else choices
 
 
 def _unknown_field(model: type[BaseModel], location: Location) -> str:

@@ -86,6 +86,14 @@ def all_problems(
     return sorted(problems, key=lambda problem: problem.line)
 
 
+def field_value(section: BaseModel, name: str) -> Any:
+    """Give the value of a section's field by the name that a job file has for it."""
+    for attribute, field in type(section).model_fields.items():
+        if name == (field.alias or attribute):
+            return getattr(section, attribute)
+    raise KeyError(name)
+
+
 def _problem(document: Document, location: Location, message: str) -> Problem:
     return Problem(line=document.line_of(location), field=_dotted(location), message=message)
 
@@ -121,7 +129,7 @@ def _overlap(path: Location, location: Location) -> bool:
 def _raw_value(model: type[BaseModel] | None, value: Any, path: tuple[str, ...]) -> Any:
     for part in path:
         if isinstance(value, BaseModel):
-            value = getattr(value, part)
+            value = field_value(value, part)
         elif isinstance(value, dict) and part in value:
             model, value = model_of(model, part), value[part]
         else:

@@ -1,23 +1,79 @@
 """The accelerator catalogue: what can be rented, in figures with their dates.
 
-The file is the offline fallback; live prices come first where an account is configured. A figure
-that is not known is None, never zero, and every row says whether its figures were read in a
-document or recalled (`checked`), so a plan can show how far to trust them.
+The file that comes with Luma is the offline fallback; `luma catalogue update` writes one of the same
+form with what AWS itself says of some regions (`offers` of a row). A figure that is not known is
+None, never zero, and every row says whether its figures were read in a document or recalled
+(`checked`), so a plan can show how far to trust them.
+
+A host without accelerators is a row too: its chip is `CPU`, count 1, with the host's memory.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+CPU: Final = "CPU"
+"""The chip of a host without accelerators."""
+
+_FILE: Final = "accelerators.json"
 
 
 class _Row(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+
+class SpotPrice(_Row):
+    """What spot capacity costs in one zone."""
+
+    zone: str
+    """availability zone, such as `us-east-1a`; the letters differ between accounts"""
+    usd_per_hour: Annotated[float, Field(gt=0)]
+    """newest Linux price of the instance, US dollars per hour"""
+    since: str
+    """when that price came, ISO 8601"""
+
+
+class CapacityBlock(_Row):
+    """A block of time that could be reserved when it was asked for, paid beforehand."""
+
+    zone: str
+    """availability zone"""
+    start: str
+    """when it starts, ISO 8601"""
+    hours: Annotated[int, Field(gt=0)]
+    """its length"""
+    instances: Annotated[int, Field(gt=0)]
+    """instances of the block"""
+    usd: Annotated[float, Field(ge=0)]
+    """price of the whole block, US dollars"""
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Price of one instance, US dollars per hour."""
+        return self.usd / (self.hours * self.instances)
+
+
+class RegionOffer(_Row):
+    """What AWS said of one instance type in one region."""
+
+    region: str
+    """the region"""
+    date: str
+    """day on which it was asked, ISO 8601"""
+    zones: tuple[str, ...]
+    """zones that offer the type; empty where the region does not"""
+    usd_per_hour_on_demand: Annotated[float, Field(gt=0)] | None = None
+    """Linux on-demand price of the instance, US dollars per hour"""
+    spot: tuple[SpotPrice, ...] = ()
+    """newest spot price of each zone that has one"""
+    capacity_blocks: tuple[CapacityBlock, ...] = ()
+    """blocks that could be reserved"""
 
 
 class Accelerator(_Row):
@@ -59,8 +115,48 @@ class Accelerator(_Row):
     """whether all figures were read in a source, or at least one was recalled"""
     memory_fields: tuple[str, ...] = ()
     """the figures that were recalled"""
+    cores: Annotated[int, Field(gt=0)] | None = None
+    """physical cores of a host without accelerators"""
+    clock_mhz: Annotated[int, Field(gt=0)] | None = None
+    """sustained clock of such a host, MHz"""
+    regions: tuple[str, ...] | None = None
+    """all regions that offer the type; None where that was not read"""
+    offers: tuple[RegionOffer, ...] = ()
+    """what AWS said of single regions, in a file that `luma catalogue update` wrote"""
     note: str | None = None
     """what a planner must know beside the figures"""
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is a host without accelerators."""
+        return self.chip == CPU
+
+    @property
+    def launchable(self) -> bool:
+        """Whether EC2 launches it under this name: an UltraServer has no instance type."""
+        return self.where == "ec2" and "." in self.name
+
+    def offer(self, region: str) -> RegionOffer | None:
+        """Give what AWS said of a region, None where it was not asked."""
+        return next((offer for offer in self.offers if offer.region == region), None)
+
+    def offered(self, region: str) -> bool | None:
+        """Say whether a region offers the type; None where that is not known."""
+        said = self.offer(region)
+        if said is not None:
+            return bool(said.zones)
+        if self.regions is not None:
+            return region in self.regions
+        return True if region == self.price_region else None
+
+    def on_demand(self, region: str) -> tuple[float, str] | None:
+        """Give the on-demand price in a region and its day; None where it is not known."""
+        said = self.offer(region)
+        if said is not None and said.usd_per_hour_on_demand is not None:
+            return said.usd_per_hour_on_demand, said.date
+        if region != self.price_region or self.usd_per_hour_on_demand is None:
+            return None
+        return self.usd_per_hour_on_demand, self.price_date or ""
 
 
 class Source(_Row):
@@ -75,6 +171,10 @@ class Source(_Row):
 class Catalogue(_Row):
     """All accelerators, with the sources of the figures and the rules for reading them."""
 
+    updated: str | None = None
+    """when `luma catalogue update` wrote the file, ISO 8601; None for the one of the package"""
+    updated_regions: tuple[str, ...] = ()
+    """regions that were asked then"""
     about: str
     """what the catalogue is for"""
     sources: tuple[Source, ...]
@@ -107,5 +207,9 @@ class Catalogue(_Row):
 @cache
 def load_catalogue() -> Catalogue:
     """Read the catalogue that comes with Luma."""
-    text = files("runtime.spec").joinpath("accelerators.json").read_text(encoding="utf-8")
-    return Catalogue.model_validate_json(text)
+    return Catalogue.model_validate_json(packaged_text())
+
+
+def packaged_text() -> str:
+    """Give the text of the catalogue that comes with Luma."""
+    return files("runtime.spec").joinpath(_FILE).read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from blake3 import blake3
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from runtime.spec._problems import RULE_ERROR, JobFileError, all_problems
+from runtime.spec._problems import RULE_ERROR, JobFileError, all_problems, field_value
 from runtime.spec._yaml import Document, read_document
 from runtime.spec._yaml_writer import write_yaml
 from runtime.spec.errors import SpecError
@@ -212,7 +212,7 @@ class JobSpec(Section):
 def _attribute(spec: JobSpec, name: str) -> Any:
     value: Any = spec
     for part in name.split("."):
-        value = getattr(value, part)
+        value = field_value(value, part)
     return value
 
 

@@ -131,6 +131,51 @@ def _kms_for_l0(kms: object, seal: str) -> str | None:
     return "is not used at seal L0, which encrypts nothing; set seal L1 or remove it"
 
 
+def _one_kind_of_place(infra: str | tuple[str, ...]) -> str | None:
+    places = [infra] if isinstance(infra, str) else list(infra)
+    if "local" in places and len(places) > 1:
+        return "local stands beside other places; a job runs on this machine or in AWS, keep one"
+    return _distinct(tuple(places))
+
+
+def _only_in_aws(asked: Callable[[Any], bool], what: str) -> Callable[[Any, object], str | None]:
+    """Refuse what a value asks for where the job runs on this machine, which cannot do it."""
+
+    def check(value: Any, infra: object) -> str | None:
+        if not (_is_local(infra) and asked(value)):
+            return None
+        return (
+            f"{what}, and resources.infra is local; name a region such as aws/us-east-1 there, or "
+            "remove this field"
+        )
+
+    return check
+
+
+def _is_given(value: object) -> bool:
+    return value is not None
+
+
+def _is_local(infra: object) -> bool:
+    return infra == "local" or infra in (["local"], ("local",))
+
+
+def _restarts_here(causes: tuple[str, ...], infra: object) -> str | None:
+    lacking = [cause for cause in ("interruption", "error") if cause not in causes]
+    if not _is_local(infra) or not lacking:
+        return None
+    return (
+        f"{', '.join(lacking)} is not listed, and a run on this machine restarts islands after "
+        "both; list it, or lower recovery.max_restarts"
+    )
+
+
+def _floor_is_spot(floor: int, spot: str) -> str | None:
+    if floor and spot == "only":
+        return f"{floor} islands on demand contradict resources.spot: only; remove one of them"
+    return None
+
+
 RULES: Final = (
     Rule("train", ("train.steps", "train.tokens", "train.epochs"), _one_length),
     Rule(
@@ -150,6 +195,35 @@ RULES: Final = (
         ("resources.islands", "resources.min_workers"),
         _not_below("resources.min_workers"),
     ),
+    Rule("resources.infra", ("resources.infra",), _one_kind_of_place),
+    Rule(
+        "resources.spot",
+        ("resources.spot", "resources.infra"),
+        _only_in_aws(lambda spot: spot == "only", "'only' asks for spot capacity of AWS"),
+    ),
+    Rule(
+        "resources.min_on_demand",
+        ("resources.min_on_demand", "resources.infra"),
+        _only_in_aws(lambda floor: floor > 0, "asks for on-demand capacity of AWS"),
+    ),
+    Rule("resources.min_on_demand", ("resources.min_on_demand", "resources.spot"), _floor_is_spot),
+    Rule(
+        "resources.max_workers",
+        ("resources.max_workers", "resources.min_on_demand"),
+        _not_below("resources.min_on_demand"),
+    ),
+    Rule(
+        "resources.deadline",
+        ("resources.deadline", "resources.infra"),
+        _only_in_aws(_is_given, "asks for as much capacity of AWS as it takes"),
+    ),
+    Rule(
+        "recovery.for",
+        ("recovery.for", "resources.infra"),
+        _only_in_aws(_is_given, "asks to wait for capacity of AWS"),
+    ),
+    Rule("recovery.restart_on", ("recovery.restart_on", "resources.infra"), _restarts_here),
+    Rule("recovery.restart_on", ("recovery.restart_on",), _distinct),
     Rule("data.format", ("data.kind", "data.format"), _chat_format),
     Rule("model.revision", ("model.revision", "model.source"), _revision),
     Rule("compile.targets", ("compile.targets",), _distinct),

@@ -1,6 +1,7 @@
 """The JSON Schema of a job file, published as `job.schema.json` for editors and other tools.
 
-`make schema` writes the file again after a change; a test keeps it equal.
+`make schema` writes the file again after a change, and the copies of it and of the catalogue that
+`luma_constructs` carries, which imports nothing of the runtime; tests keep all of them equal.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from runtime.spec.catalogue import packaged_text
 from runtime.spec.job import JobSpec
 
 SCHEMA_FILE: Final = Path(__file__).with_name("job.schema.json")
+COPIES: Final = Path(__file__).parents[2] / "luma_constructs" / "data"
+"""Where `luma_constructs` has its copies, in the repository."""
 
 
 def job_schema() -> dict[str, Any]:
@@ -29,6 +33,17 @@ def schema_text() -> str:
     return json.dumps(job_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
+def copies() -> dict[str, str]:
+    """Give the files that `luma_constructs` copies, names and texts."""
+    return {SCHEMA_FILE.name: schema_text(), "accelerators.json": packaged_text()}
+
+
 def write_schema() -> None:
-    """Write the published file again."""
+    """Write the published file and the copies again.
+
+    Raises:
+        OSError: this is no checkout of the repository, or a file cannot be written.
+    """
     SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
+    for name, text in copies().items():
+        (COPIES / name).write_text(text, encoding="utf-8")

@@ -21,6 +21,8 @@ from pydantic import (
 
 from runtime.spec.key_names import CUSTOMER, KEY_ARN, check_customer, check_key_arn
 from runtime.spec.units import (
+    PLACE,
+    check_place,
     check_source,
     check_target,
     format_duration,
@@ -59,6 +61,13 @@ def _model_source(value: str) -> str:
         msg = f"{value!r} is a file without a function; expected module.py:function"
         raise ValueError(msg)
     return value
+
+
+def _places(value: object) -> object:
+    """Give one place as it is, a list of places as a tuple."""
+    if isinstance(value, list | tuple) and value:
+        return tuple(check_place(item) for item in value)
+    return check_place(value)
 
 
 def _steps_or_auto(value: object) -> object:
@@ -109,6 +118,24 @@ PricePerHour = Annotated[
     PlainSerializer(_price_text, return_type=str | None),
     WithJsonSchema(
         {"anyOf": [{"type": "string", "pattern": r"^\$?\d+(\.\d+)?\s*/\s*h$"}, {"type": "null"}]}
+    ),
+]
+OptionalDuration = Annotated[
+    float | None,
+    _optional(parse_duration_s),
+    PlainSerializer(
+        lambda value: None if value is None else format_duration(value), return_type=str | None
+    ),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string", "pattern": r"^\d+(\.\d+)?\s*(ms|s|m|h)$"}, {"type": "null"}]}
+    ),
+]
+_PLACE_SCHEMA = {"type": "string", "pattern": f"^(?:{PLACE.pattern})$"}
+Places = Annotated[
+    str | tuple[str, ...],
+    BeforeValidator(_places),
+    WithJsonSchema(
+        {"anyOf": [_PLACE_SCHEMA, {"type": "array", "items": _PLACE_SCHEMA, "minItems": 1}]}
     ),
 ]
 Accelerator = Annotated[str, BeforeValidator(normal_accelerator)]
@@ -287,8 +314,12 @@ class ResourcesSection(Section):
 
     accelerators: Annotated[tuple[Accelerator, ...], Field(strict=False, min_length=1)] = ("cpu:1",)
     """acceptable accelerators of an island as NAME:COUNT, best first"""
-    infra: Literal["local"] = "local"
-    """where: this machine"""
+    infra: Places = "local"
+    """where: this machine, or regions of AWS such as `aws/us-east-1` or `aws/us-*`; one or a list"""
+    spot: Literal["auto", "only", "never"] = "auto"
+    """spot capacity in AWS: auto takes it where it is cheaper"""
+    min_on_demand: Annotated[int, Field(ge=0, le=MAX_MICRO_SHARDS)] = 0
+    """islands in AWS that run on demand whatever spot capacity costs"""
     islands: Annotated[int, Field(ge=1, le=MAX_MICRO_SHARDS)] = 1
     """islands that the job starts with"""
     min_workers: Annotated[int, Field(ge=1, le=MAX_MICRO_SHARDS)] = 1
@@ -303,6 +334,18 @@ class ResourcesSection(Section):
     """most US dollars per hour, such as 12/h; null for no limit"""
     max_cost: Positive | None = None
     """most US dollars for the whole job; null for no limit"""
+    deadline_s: OptionalDuration = Field(default=None, alias="deadline")
+    """most time from the launch to the end in AWS, such as 8h; null for no limit"""
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """All places, also where the file names a single one."""
+        return (self.infra,) if isinstance(self.infra, str) else self.infra
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the job runs on this machine."""
+        return self.places == ("local",)
 
 
 class RecoverySection(Section):
@@ -318,6 +361,13 @@ class RecoverySection(Section):
     """silence after which an island is out, such as 5s"""
     max_restarts: Annotated[int, Field(ge=0, le=10**6)] = 3
     """replacements of lost islands before the run gives up"""
+    restart_on: Annotated[
+        tuple[Literal["interruption", "no-capacity", "error"], ...],
+        Field(strict=False, min_length=1),
+    ] = ("interruption", "no-capacity", "error")
+    """what an island is replaced after; the run ends resumably at anything else"""
+    for_s: OptionalDuration = Field(default=None, alias="for")
+    """how long to go on looking for capacity in AWS, such as 4h; null until it is cancelled"""
 
 
 class ServiceSection(Section):

@@ -1,4 +1,4 @@
-"""Short scalars with a unit in a job file: `2B` tokens, `5s`, `12/h`, `cpu:1`, `cuda-sm90`.
+"""Short scalars in a job file: `2B` tokens, `5s`, `12/h`, `cpu:1`, `cuda-sm90`, `aws/us-*`.
 
 Each parser takes what YAML gave (text or a number), returns a plain number or normal text, and
 raises ValueError with a message that names the value and what is allowed.
@@ -20,7 +20,18 @@ _SECONDS: Final = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h
 _COUNT: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([KMBT]?)", re.ASCII)
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(ms|s|m|h)", re.ASCII)
 _PRICE: Final = re.compile(r"\$?(\d{1,9}(?:\.\d{1,6})?)\s*/\s*h", re.ASCII)
-_ACCELERATOR: Final = re.compile(r"([A-Za-z][A-Za-z0-9_.-]{0,40})(?::(\d{1,4}))?", re.ASCII)
+_ACCELERATOR: Final = re.compile(
+    r"([A-Za-z][A-Za-z0-9_.-]{0,40}"
+    r"|\d{1,5}GB\.\.(?:\d{1,5}GB)?|\.\.\d{1,5}GB)(?::(\d{1,4}))?",
+    re.ASCII,
+)
+_MEMORY: Final = re.compile(r"(?:(\d+)GB)?\.\.(?:(\d+)GB)?", re.ASCII)
+_GIB_OF_GB: Final = 1e9 / 2**30
+
+PLACE: Final = re.compile(
+    r"local|aws/(?:[a-z]{2,5}(?:-[a-z]{2,12}){1,3}-\d{1,2}|[a-z0-9-]{0,32}\*)", re.ASCII
+)
+"""Where a job may run: this machine, a region of AWS, or all regions whose names start alike."""
 
 
 def parse_count(value: object) -> int:
@@ -80,7 +91,10 @@ def parse_price_per_hour(value: object) -> float:
 
 
 def parse_accelerator(value: object) -> tuple[str, int]:
-    """Read a request such as `"cpu:1"` or `"H100:8"`; gives the name and the count.
+    """Read a request such as `"cpu:1"`, `"H100:8"` or `"24GB..:1"`; gives the name and the count.
+
+    What stands before the colon names a chip, a target's chip or an instance type, or is a range of
+    memory a chip, which `parse_memory_range` reads.
 
     Raises:
         ValueError: the value does not look like NAME:COUNT, or the count is zero.
@@ -90,7 +104,42 @@ def parse_accelerator(value: object) -> tuple[str, int]:
         hint = "; in YAML write a list, [trn2:1], not {trn2:1}" if isinstance(value, dict) else ""
         msg = f"{value!r} is no accelerator; expected NAME:COUNT such as cpu:1 or H100:8{hint}"
         raise ValueError(msg)
+    parse_memory_range(match[1])
     return match[1], int(match[2] or 1)
+
+
+def parse_memory_range(name: str) -> tuple[float, float] | None:
+    """Read a range of memory a chip: `24GB..`, `24GB..80GB` or `..80GB`.
+
+    Returns:
+        The least and the most memory, GiB (a GB is 10^9 bytes); None where the text is a name.
+
+    Raises:
+        ValueError: no size is in the range.
+    """
+    match = _MEMORY.fullmatch(name)
+    if match is None or not (match[1] or match[2]):
+        return None
+    low, high = float(match[1] or 0), float(match[2] or "inf")
+    if high < low or high == 0:
+        msg = f"{name!r} holds no size; expected a range of memory such as 24GB.. or 24GB..80GB"
+        raise ValueError(msg)
+    return low * _GIB_OF_GB, high * _GIB_OF_GB
+
+
+def check_place(value: object) -> str:
+    """Accept `local`, `aws/REGION` or `aws/PATTERN` (a beginning and one `*`) as it is.
+
+    Raises:
+        ValueError: the value has another form.
+    """
+    if isinstance(value, str) and PLACE.fullmatch(value):
+        return value
+    msg = (
+        f"{value!r} is no place; expected local, a region such as aws/us-east-1, or a beginning of "
+        "regions' names such as aws/us-*"
+    )
+    raise ValueError(msg)
 
 
 def normal_accelerator(value: object) -> str:

@@ -24,6 +24,7 @@ from runtime.agent.checkpoints import CheckpointStore
 from runtime.agent.exit_codes import ExitCode
 from runtime.agent.peers import PeerError
 from runtime.agent.process import IslandProcess
+from runtime.agent.settings import IslandSettings
 from runtime.agent.state import TrainState
 from runtime.agent.trainer import COUNTERS, Totals, Trainer
 from runtime.agent.transfer import HandedState
@@ -486,7 +487,7 @@ def test_an_island_without_coordinator_leaves_early_only_when_its_launcher_is_go
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, orphan: bool
 ) -> None:
     monkeypatch.setattr(process_module, "_ORPHAN_PATIENCE_S", 0.5)
-    monkeypatch.setattr(process_module, "_PATIENCE_S", 60.0 if orphan else 1.5)
+    settings = IslandSettings(patience_s=60.0 if orphan else 1.5)
     parents = iter([1000])
     later = 1 if orphan else 1000
     monkeypatch.setattr(os, "getppid", lambda: next(parents, later))
@@ -498,6 +499,7 @@ def test_an_island_without_coordinator_leaves_early_only_when_its_launcher_is_go
             plan=PLAN,
             trainer=cast("Trainer", Adder()),
             store=cast("CheckpointStore", Store()),
+            settings=settings,
         )
         begin = time.monotonic()
         assert await asyncio.wait_for(process.run(), 20) == ExitCode.LOST_COORDINATOR

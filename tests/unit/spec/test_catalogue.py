@@ -1,6 +1,10 @@
-import pytest
+import json
 
-from runtime.spec import load_catalogue
+import pytest
+from pydantic import ValidationError
+
+from runtime.spec import Accelerator, load_catalogue
+from runtime.spec.catalogue import CapacityBlock
 from runtime.spec.units import check_target
 
 
@@ -32,3 +36,69 @@ def test_look_ups():
     assert catalogue.by_chip("abacus") == ()
     with pytest.raises(KeyError):
         catalogue.by_name("p99.huge")
+
+
+def row(**changes) -> Accelerator:
+    """The row of c7i.8xlarge with some fields replaced."""
+    data = load_catalogue().by_name("c7i.8xlarge").model_dump()
+    return Accelerator.model_validate_json(json.dumps({**data, **changes}))
+
+
+def test_hosts_without_accelerators_are_one_chip_with_their_memory():
+    hosts = [row for row in load_catalogue().accelerators if row.is_cpu]
+    assert len(hosts) >= 12
+    for host in hosts:
+        assert (host.count, host.memory_gib_per_chip) == (1, host.host_memory_gib)
+        assert host.cores * (2 if host.vendor == "intel" else 1) == host.vcpus
+        assert 2000 < host.clock_mhz < 5000
+        # The cpu target is x86-64 with AVX2, which Graviton has not.
+        assert host.compile_target == (None if host.vendor == "aws" else "cpu")
+
+
+def test_only_instance_types_can_be_launched():
+    catalogue = load_catalogue()
+    assert catalogue.by_name("g6.xlarge").launchable
+    assert not catalogue.by_name("trn2-ultraserver").launchable
+    assert not catalogue.by_name("tpu-v5e").launchable
+
+
+def test_a_region_that_nobody_asked_is_not_known_and_not_refused():
+    plain = row()
+    assert plain.offered("us-east-1") is True  # a price of it was read
+    assert plain.offered("eu-west-1") is None
+    assert plain.on_demand("us-east-1") == (1.428, "2026-07-20")
+    assert plain.on_demand("eu-west-1") is None
+    listed = row(regions=["us-east-1"])
+    assert listed.offered("eu-west-1") is False
+
+
+def test_what_aws_said_comes_before_the_packages_figures():
+    said = {"region": "us-east-1", "date": "2026-11-30", "zones": ["us-east-1a"]}
+    priced = row(offers=[{**said, "usd_per_hour_on_demand": 1.5}])
+    assert priced.on_demand("us-east-1") == (1.5, "2026-11-30")
+    assert row(offers=[said]).on_demand("us-east-1") == (1.428, "2026-07-20")
+    assert row(offers=[{**said, "zones": []}]).offered("us-east-1") is False
+    assert row(offers=[said]).offered("eu-west-1") is None
+
+
+def test_a_capacity_block_has_a_price_an_hour():
+    block = CapacityBlock(
+        zone="us-east-1a", start="2026-12-01T11:30:00Z", hours=24, instances=2, usd=4800.0
+    )
+    assert block.usd_per_hour == 100.0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"usd_per_hour_on_demand": 0},
+        {"count": -1},
+        {"where": "moon"},
+        {"surprise": 1},
+        {"clock_mhz": 0},
+        {"offers": [{"region": "us-east-1", "date": "2026-11-30"}]},
+    ],
+)
+def test_a_broken_row_is_refused(change):
+    with pytest.raises(ValidationError):
+        row(**change)

@@ -67,6 +67,35 @@ def test_numbers_of_yaml_1_2_are_read_as_numbers(write):
     assert spec.train.optimizer.weight_decay == 0.0
 
 
+def test_a_job_runs_on_this_machine_unless_it_names_a_place(write):
+    here = JobSpec.from_yaml(write(MINIMAL)).resources
+    assert (here.places, here.is_local, here.spot, here.deadline_s) == (("local",), True, "auto", None)
+    assert JobSpec.from_yaml(write(MINIMAL + "resources: {infra: [local]}\n")).resources.is_local
+
+
+def test_a_job_for_an_account_names_places_limits_and_patience(write):
+    text = MINIMAL + (
+        "resources: {accelerators: ['H100:8', 24GB.., c7i.large], infra: [aws/us-*, aws/eu-west-1],"
+        " spot: only, deadline: 8h, min_workers: 1, max_workers: 8, max_price: 12/h}\n"
+        "recovery: {for: 4h, restart_on: [no-capacity]}\n"
+    )
+    spec = JobSpec.from_yaml(write(text))
+    assert spec.resources.places == ("aws/us-*", "aws/eu-west-1")
+    assert not spec.resources.is_local
+    assert spec.resources.accelerators == ("H100:8", "24GB..:1", "c7i.large:1")
+    assert spec.resources.deadline_s == 8 * 3600
+    assert spec.recovery.for_s == 4 * 3600
+    assert spec.recovery.restart_on == ("no-capacity",)
+    assert spec.digest() == JobSpec.from_yaml(write(MINIMAL)).digest()
+    assert JobSpec.from_yaml(write(spec.to_yaml())) == spec
+
+
+@pytest.mark.parametrize("region", ["us-east-1", "us-gov-west-1", "eusc-de-east-1", "mx-central-1"])
+def test_regions_of_all_partitions_are_places(write, region):
+    spec = JobSpec.from_yaml(write(MINIMAL + f"resources: {{infra: aws/{region}}}\n"))
+    assert spec.resources.places == (f"aws/{region}",)
+
+
 # --- digest: the job's identity -------------------------------------------------------------------
 
 
@@ -212,6 +241,7 @@ def job_data(draw):
         "resources": {
             "islands": islands,
             "max_price": draw(st.none() | st.sampled_from(["12/h", "0.25/h"])),
+            **draw(st.sampled_from([{}, {"infra": "aws/us-*", "spot": "only", "deadline": "8h"}])),
         },
         "recovery": {"heartbeat_timeout": draw(st.sampled_from(["5s", "250ms", "2m"]))},
         "envs": draw(st.dictionaries(st.from_regex(r"\A[A-Z_]{1,8}\Z"), _text, max_size=3)),

@@ -9,7 +9,7 @@ from pydantic_core import PydanticUndefined
 
 from runtime.spec import JobSpec, job_schema
 from runtime.spec._messages import model_of
-from runtime.spec.schema import SCHEMA_FILE, schema_text
+from runtime.spec.schema import COPIES, SCHEMA_FILE, copies, schema_text
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "job.md"
 
@@ -26,6 +26,11 @@ def _fields(model: type[BaseModel], prefix: str = ""):
 
 def test_the_published_schema_is_the_models():
     assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text(), "run `make schema`"
+
+
+def test_the_constructs_copies_are_equal():
+    for name, text in copies().items():
+        assert (COPIES / name).read_text(encoding="utf-8") == text, f"{name}: run `make schema`"
 
 
 def test_the_schema_refuses_unknown_fields_everywhere_and_describes_each():

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.spec.units import (
+    check_place,
     check_source,
     check_target,
     format_duration,
@@ -10,6 +11,7 @@ from runtime.spec.units import (
     parse_accelerator,
     parse_count,
     parse_duration_s,
+    parse_memory_range,
     parse_price_per_hour,
 )
 
@@ -66,6 +68,32 @@ def test_prices_need_their_unit():
 def test_accelerators_have_one_normal_form():
     assert parse_accelerator("H100:8") == ("H100", 8)
     assert normal_accelerator("cpu") == "cpu:1"
+
+
+def test_memory_ranges_count_in_units_of_10_to_the_9th():
+    low, high = parse_memory_range("24GB..80GB")
+    assert (low * 2**30, high * 2**30) == (pytest.approx(24e9), pytest.approx(80e9))
+    assert parse_memory_range("..80GB")[0] == 0
+    assert parse_memory_range("24GB..")[1] == float("inf")
+    assert normal_accelerator("24GB..80GB:8") == "24GB..80GB:8"
+    for name in ("H100", "g6.xlarge", "24GB", ".."):
+        assert parse_memory_range(name) is None
+    for empty in ("80GB..24GB", "0GB..0GB", "..0GB"):
+        with pytest.raises(ValueError, match="holds no size"):
+            normal_accelerator(empty)
+
+
+@pytest.mark.parametrize("place", ["local", "aws/us-east-1", "aws/us-*", "aws/*"])
+def test_places(place):
+    assert check_place(place) == place
+
+
+@pytest.mark.parametrize(
+    "value", ["", "aws", "aws/", "us-east-1", "aws/US-EAST-1", "aws/us-*-1", "gcp/*", "Local", 1, None]
+)
+def test_what_is_no_place_is_refused(value):
+    with pytest.raises(ValueError, match="is no place; expected local, a region"):
+        check_place(value)
 
 
 @pytest.mark.parametrize("value", ["", ":1", "cpu:0", "cpu:", "cpu:x", 1, None])
