@@ -10,6 +10,9 @@ one pass over them.
 
 from __future__ import annotations
 
+import os
+from typing import NamedTuple
+
 import cbor2
 
 from runtime.spec.errors import ArtifactError
@@ -26,6 +29,10 @@ MAX_DEPTH = 16
 
 MAX_ITEMS = 4_000_000
 """Data items that a reader accepts: far above a real graph (about 10^5), below a memory bomb."""
+
+_LONG_BYTES = 1 << 16
+"""Byte strings from this size on are taken out before a value is parsed and written again: a
+payload's executables have hundreds of megabytes, and each copy of them is a tenth of a second."""
 
 _UNSIGNED, _NEGATIVE, BYTES, TEXT, _ARRAY, _MAP, _TAG, _SIMPLE = range(8)
 _SIMPLE_VALUES = frozenset({20, 21, 22})  # false, true, null
@@ -73,14 +80,49 @@ def decode(
     """
     if len(data) > max_bytes:
         raise ArtifactError(f"{what}: {len(data)} bytes are more than the {max_bytes} allowed")
-    _check_structure(data, what, max_depth, max_items)
+    long = _check_structure(data, what, max_depth, max_items)
+    rest, strings = _without(data, long)
     try:
-        value = cbor2.loads(data, max_depth=max_depth + 1)
+        value = cbor2.loads(rest, max_depth=max_depth + 1)
     except (cbor2.CBORError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ArtifactError(f"{what}: not CBOR ({type(error).__name__})") from error
     # Key order, duplicate keys and float widths are judged here: only one byte form round-trips.
-    if cbor2.dumps(value, canonical=True) != data:
+    # (Heads are judged above, and a long string's content has but one form.)
+    if cbor2.dumps(value, canonical=True) != rest:
         raise ArtifactError(f"{what}: CBOR is not in canonical form")
+    return _with(value, strings) if strings else value
+
+
+class _Span(NamedTuple):
+    """A byte string: where its head begins, where its content begins and ends."""
+
+    head: int
+    begin: int
+    end: int
+
+
+def _without(data: bytes, spans: list[_Span]) -> tuple[bytes, dict[bytes, bytes]]:
+    """Put a short unguessable string in the place of each span; give it with what it stands for."""
+    if not spans:
+        return data, {}
+    secret, pieces, strings, before = os.urandom(16), [], {}, 0
+    for number, span in enumerate(spans):
+        mark = secret + number.to_bytes(8, "big")
+        pieces += [data[before : span.head], cbor2.dumps(mark)]
+        strings[mark] = data[span.begin : span.end]
+        before = span.end
+    return b"".join([*pieces, data[before:]]), strings
+
+
+def _with(value: CborValue, strings: dict[bytes, bytes]) -> CborValue:
+    """Put the strings back, in place."""
+    if isinstance(value, bytes):
+        return strings.get(value, value)
+    if isinstance(value, list):
+        value[:] = [_with(item, strings) for item in value]
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            value[key] = _with(item, strings)
     return value
 
 
@@ -105,8 +147,9 @@ def _check_encodable(value: object, depth: int) -> None:
         )
 
 
-def _check_structure(data: bytes, what: str, max_depth: int, max_items: int) -> None:
-    """Walk the item heads of `data` without building anything."""
+def _check_structure(data: bytes, what: str, max_depth: int, max_items: int) -> list[_Span]:
+    """Walk the item heads of `data` without building anything; give the long byte strings."""
+    long: list[_Span] = []
     offset, items = 0, 0
     # One entry an open container: [items still to come, whether the next one is a map key].
     open_containers: list[list[int]] = [[1, 0]]
@@ -119,24 +162,31 @@ def _check_structure(data: bytes, what: str, max_depth: int, max_items: int) -> 
         items += 1
         if items > max_items:
             raise ArtifactError(f"{what}: holds more than {max_items} CBOR items")
+        head = offset
         major, argument, offset = _read_head(data, offset, what)
         # In a map, keys and values alternate, and an even number is left before each key.
         is_key = bool(top[1]) and top[0] % 2 == 1
         if is_key and major != TEXT:
             raise ArtifactError(f"{what}: a CBOR map key at byte {offset} is not text")
         if major in (BYTES, TEXT):
-            offset = _skip(data, offset, argument, what)
+            begin, offset = offset, _skip(data, offset, argument, what)
+            if major == BYTES and argument >= _LONG_BYTES:
+                long.append(_Span(head, begin, offset))
         elif major in (_ARRAY, _MAP):
-            count = argument * (2 if major == _MAP else 1)
-            if count > len(data) - offset:
-                raise ArtifactError(
-                    f"{what}: a CBOR count of {argument} at byte {offset} is beyond the end"
-                )
             if len(open_containers) > max_depth:
                 raise ArtifactError(f"{what}: CBOR nested deeper than {max_depth}")
+            count = argument * (2 if major == _MAP else 1)
+            _check_count(count, len(data) - offset, f"{what}: a CBOR count of {argument}", offset)
             open_containers.append([count, int(major == _MAP)])
     if offset != len(data):
         raise ArtifactError(f"{what}: {len(data) - offset} bytes follow the end of the CBOR value")
+    return long
+
+
+def _check_count(count: int, left: int, which: str, offset: int) -> None:
+    """Refuse a container of more items than there are bytes."""
+    if count > left:
+        raise ArtifactError(f"{which} at byte {offset} is beyond the end")
 
 
 def _read_head(data: bytes, offset: int, what: str) -> tuple[int, int, int]:

@@ -244,7 +244,7 @@ def open_blob(sealed: bytes, key: bytes, context: bytes) -> bytes:
         raise ArtifactError(f"blob: {len(sealed)} bytes are more than allowed")
     cipher = AESGCM(_derive(key, sealed[len(_BLOB_MAGIC) : start], b"luma/1 blob", DATA_KEY_BYTES))
     try:
-        return cipher.decrypt(_ONCE, sealed[start:], _BLOB_MAGIC + context)
+        return cipher.decrypt(_ONCE, memoryview(sealed)[start:], _BLOB_MAGIC + context)
     except InvalidTag as error:
         raise ArtifactError(
             "blob: does not open; it was changed, or sealed with another key or context"

@@ -55,6 +55,25 @@ def test_random_bytes_are_refused_or_round_trip(data):
     assert not message or message.startswith("thing: ")
 
 
+def verdict(data: bytes, long_from: int):
+    """Read with byte strings taken out of the way from this size on; give the value or the error."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("runtime.artifact.canonical._LONG_BYTES", long_from)
+        try:
+            return encode(read(data))
+        except ArtifactError as error:
+            return error.message
+
+
+@settings(max_examples=300)
+@given(VALUES, st.sampled_from([0, 1, 24]), st.data())
+def test_long_strings_change_no_verdict(value, long_from, data):
+    encoded = bytearray(encode(value))
+    assert verdict(bytes(encoded), long_from) == encoded
+    encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= data.draw(st.integers(1, 255))
+    assert verdict(bytes(encoded), long_from) == verdict(bytes(encoded), 1 << 40)
+
+
 @given(VALUES, st.data())
 def test_one_changed_byte_never_reads_as_the_same_value(value, data):
     encoded = bytearray(encode(value))
