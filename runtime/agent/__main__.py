@@ -13,20 +13,20 @@ from runtime.agent.settings import LOCAL, IslandSettings
 from runtime.agent.threads import island_environment
 from runtime.coordinator.fence import ISLANDS_LOCK, Fence
 from runtime.coordinator.plan import RunPlan
+from runtime.coordinator.tls import run_tls
 from runtime.spec.errors import LumaError
 
 
 def main() -> int:
     """Run one island; see `runtime.agent` for the exit codes."""
     options = _parser().parse_args()
-    settings = IslandSettings(host=options.host, store=options.store, patience_s=options.patience_s)
     try:
         plan = RunPlan.read(options.run)
         # Held until this process ends: a launcher waits for it before it touches the folder.
         lock = Fence(options.run / ISLANDS_LOCK, shared=True)
         # XLA reads these once, when jax is first imported; the imports below rely on it.
         os.environ.update(island_environment(plan.threads_per_island, plan.target))
-        code = asyncio.run(_serve(options.run, options.name, plan, settings))
+        code = asyncio.run(_serve(options, plan))
         del lock
         return code
     except LumaError as error:
@@ -54,10 +54,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _serve(run_dir: Path, name: str, plan: RunPlan, settings: IslandSettings) -> int:
+async def _serve(options: argparse.Namespace, plan: RunPlan) -> int:
     from runtime.agent.start import open_island  # after the environment is set
 
-    return await open_island(run_dir, name, plan, settings).run()
+    settings = IslandSettings(
+        host=options.host,
+        tls=run_tls(options.run, options.host),
+        store=options.store,
+        patience_s=options.patience_s,
+    )
+    return await open_island(options.run, options.name, plan, settings).run()
 
 
 if __name__ == "__main__":

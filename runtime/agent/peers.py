@@ -1,5 +1,8 @@
 """Connections between islands: one listener an island, one handshake for rings and transfers.
 
+Between machines a connection is TLS under the run's certificate (`runtime.coordinator.tls`) before
+its first byte; on the loopback interface it may be plain.
+
 A connection opens with a fixed header: magic, a length, and a JSON object with the run's token,
 the purpose (`ring` or `state`), the sender and a key (the membership epoch, or the step) that says
 which meeting it belongs to. The listener checks it and hands the socket to whoever waits for that
@@ -19,6 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from runtime.coordinator.tls import RunTls
+from runtime.spec.aws import is_loopback
 from runtime.spec.errors import CoordinationError
 
 _MAGIC = b"LUM1"
@@ -55,10 +60,12 @@ class PeerServer:
     Args:
         token: the run's secret.
         host: address to listen on.
+        tls: secures every connection; None on the loopback interface.
     """
 
-    def __init__(self, token: str, host: str = "127.0.0.1") -> None:
+    def __init__(self, token: str, host: str = "127.0.0.1", *, tls: RunTls | None = None) -> None:
         self._token = token
+        self._tls = tls
         self._listener = socket.create_server((host, 0), backlog=64)
         self.host = host
         self.port: int = self._listener.getsockname()[1]
@@ -103,7 +110,11 @@ class PeerServer:
 
     def _greet(self, connection: socket.socket) -> None:
         try:
-            header = _read_header(connection, time.monotonic() + _HANDSHAKE_TIMEOUT_S)
+            deadline = time.monotonic() + _HANDSHAKE_TIMEOUT_S
+            connection.settimeout(_HANDSHAKE_TIMEOUT_S)
+            if self._tls is not None:
+                connection = self._tls.accept(connection)
+            header = _read_header(connection, deadline)
             meeting = _meeting_of(header, self._token)
             tune(connection)
         except (OSError, PeerError):
@@ -123,18 +134,27 @@ class PeerServer:
 
 
 def dial(
-    address: tuple[str, int], meeting: Meeting, token: str, *, timeout_s: float
+    address: tuple[str, int],
+    meeting: Meeting,
+    token: str,
+    *,
+    timeout_s: float,
+    tls: RunTls | None = None,
 ) -> socket.socket:
     """Connect to another island for a meeting.
 
     Raises:
-        PeerError: nobody listens there.
+        PeerError: nobody of the run listens there, or it is another machine and there is no TLS.
     """
+    if tls is None and not is_loopback(address[0]):
+        raise PeerError(f"{address[0]} is another machine, and this run has no TLS")
     try:
         connection = socket.create_connection(address, timeout=timeout_s)
+        tune(connection)
+        if tls is not None:
+            connection = tls.connect(connection)
     except OSError as error:
         raise PeerError(f"cannot connect to {address[0]}:{address[1]} ({error})") from None
-    tune(connection)
     body = json.dumps(
         {
             "token": token,
@@ -186,9 +206,10 @@ def interrupt(connection: socket.socket) -> None:
     Closing it here would free its number for the next socket while the other thread may still
     read from that number.
     """
-    # It may be broken or closed already, which is what we want.
+    # It may be broken or closed already, which is what we want. The plain socket's own method: that
+    # of a TLS socket drops the session first, and the other thread would go on reading ciphertext.
     with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 def _read_header(connection: socket.socket, deadline: float) -> dict[str, Any]:

@@ -38,10 +38,12 @@ from runtime.coordinator import wire
 from runtime.coordinator.client import CoordinatorAddress
 from runtime.coordinator.plan import RunPlan
 from runtime.coordinator.wire import Message
+from runtime.spec.aws import is_loopback
 from runtime.spec.errors import CoordinationError, LumaError
 
 _RETRY_S = 0.1
 _ORPHAN_PATIENCE_S = 5.0
+_HANDSHAKE_S = 10.0
 _STOPPED_S = 1.0
 _TRANSFER_TIMEOUT_S = 60.0
 _EXIT_CODES = {
@@ -156,7 +158,7 @@ class IslandProcess:
         if address is None:
             return False
         try:
-            reader, writer = await asyncio.open_connection(address.host, address.port)
+            reader, writer = await self._open(address)
         except OSError:
             return False
         self._join_run(address.token)
@@ -176,6 +178,29 @@ class IslandProcess:
         writer.close()
         return heard
 
+    async def _open(
+        self, address: CoordinatorAddress
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to a coordinator.
+
+        Raises:
+            OSError: nobody of the run listens there, or it is another machine and there is no TLS.
+        """
+        tls = self._settings.tls
+        if tls is None:
+            if not is_loopback(address.host):
+                raise OSError(f"{address.host} is another machine, and this run has no TLS")
+            return await asyncio.open_connection(address.host, address.port)
+        reader, writer = await asyncio.open_connection(
+            address.host, address.port, ssl=tls.client, ssl_handshake_timeout=_HANDSHAKE_S
+        )
+        try:
+            tls.check(writer.get_extra_info("ssl_object"))
+        except OSError:
+            writer.transport.abort()
+            raise
+        return reader, writer
+
     async def _listen(self, reader: asyncio.StreamReader) -> bool:
         heard = False
         try:
@@ -191,7 +216,7 @@ class IslandProcess:
             self._token = token
             # An island of an older run in this folder may know the token, and never the id.
             self._secret = f"{self._plan.run_id}/{token}"
-            self._peers = PeerServer(self._secret, self._settings.host)
+            self._peers = PeerServer(self._secret, self._settings.host, tls=self._settings.tls)
 
     async def _beat(self) -> None:
         interval = min(1.0, self._plan.heartbeat_timeout_s / 4)
@@ -335,6 +360,7 @@ class IslandProcess:
             members=[(m["name"], m["host"], m["port"]) for m in members],
             server=self._peers,
             token=self._secret,
+            tls=self._settings.tls,
         )
         self._ring = ring
         self._in_thread(self._ring_thread, lambda: self._reduce(ring, tag, len(members)))
@@ -375,10 +401,13 @@ class IslandProcess:
         handed = self._trainer.handed_state(attempt)
         meeting = Meeting("state", f"{step}/{attempt}", self._core.name)
         outgoing = self._outgoing[island] = _Outgoing()
+        tls = self._settings.tls
 
         def work() -> Message:
             try:
-                with dial((host, port), meeting, self._secret, timeout_s=5.0) as connection:
+                with dial(
+                    (host, port), meeting, self._secret, timeout_s=5.0, tls=tls
+                ) as connection:
                     connection.settimeout(_TRANSFER_TIMEOUT_S)
                     outgoing.connection = connection
                     if not outgoing.cancelled:

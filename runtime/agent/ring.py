@@ -28,6 +28,7 @@ from runtime.agent.peers import (
     receive_into,
     shut,
 )
+from runtime.coordinator.tls import RunTls
 
 Operation = Literal["sum", "max"]
 
@@ -62,6 +63,7 @@ class Ring:
         members: (name, host, port) of every island in the membership epoch, in ring order.
         server: this island's listener.
         token: the run's secret.
+        tls: secures the streams; None on the loopback interface.
 
     Raises:
         PeerError: a neighbour cannot be reached.
@@ -75,6 +77,7 @@ class Ring:
         members: Sequence[tuple[str, str, int]],
         server: PeerServer,
         token: str,
+        tls: RunTls | None = None,
     ) -> None:
         self._tag = tag
         self._names = [name for name, _, _ in members]
@@ -87,6 +90,7 @@ class Ring:
         self._members = members
         self._server = server
         self._token = token
+        self._tls = tls
 
     def connect(self) -> None:
         """Open the stream to the next island and take the one from the island before.
@@ -99,7 +103,9 @@ class Ring:
         key = f"{self._tag.epoch}/{self._tag.step}/{self._tag.attempt}"
         _, host, port = self._members[(self._rank + 1) % self._size]
         meeting = Meeting("ring", key, self._names[self._rank])
-        self._next = dial((host, port), meeting, self._token, timeout_s=_CONNECT_TIMEOUT_S)
+        self._next = dial(
+            (host, port), meeting, self._token, timeout_s=_CONNECT_TIMEOUT_S, tls=self._tls
+        )
         before = self._names[(self._rank - 1) % self._size]
         self._previous = self._server.wait_for(
             Meeting("ring", key, before),

@@ -20,7 +20,17 @@ from pathlib import Path
 
 from cyclopts import App, CycloptsError
 
-from runtime.cli import artifacts, enclave, jobs, launching, runs, service, serving
+from runtime.cli import (
+    artifacts,
+    catalogue,
+    enclave,
+    jobs,
+    launching,
+    offers,
+    runs,
+    service,
+    serving,
+)
 from runtime.cli.output import OutputGoneError, flush_output, note
 from runtime.spec.errors import LumaError
 
@@ -31,7 +41,7 @@ Start with `luma init`, then `luma check job.yaml`, then `luma launch job.yaml`.
 
 _USAGE_ERROR = 2
 _INTERRUPTED = 130
-_READS = frozenset({"status", "logs", "events", "inspect"})
+_READS = frozenset({"status", "logs", "events", "inspect", "offers", "catalogue"})
 """Commands that only show something: whoever reads of it may stop reading at any time."""
 
 
@@ -54,7 +64,7 @@ def make_app() -> App:
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
-    for module in (launching, jobs, artifacts, runs, serving, enclave, service):
+    for module in (launching, jobs, offers, catalogue, artifacts, runs, serving, enclave, service):
         module.register(app)
     return app
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from runtime.cli.account import StackName, check_account_command
 from runtime.cli.output import JsonFlag, note, print_json, print_rows, print_table, write
 from runtime.spec.errors import LumaError, SpecError
 from runtime.spec.target_name import TargetName
@@ -72,13 +73,18 @@ def init(
 
 
 def check(
-    job: Path,
+    job: Path | None = None,
     /,
     *,
     target: Annotated[list[str] | None, Parameter(negative="")] = None,
+    account: Annotated[bool, Parameter(negative="")] = False,
+    stack: StackName = None,
     json: JsonFlag = False,
 ) -> int:
-    """Judge a job without running it: spec, capture, ops of each target, compile, fit.
+    """Judge a job without running it, or with --account what a launch into an account needs.
+
+    A job: spec, capture, ops of each target, compile, fit. An account: credentials, bootstrap, the
+    stack's parts, the quotas of its fleets.
 
     The ops are judged without a target's compiler: each one that the target cannot compile is
     named with the model's modules that use it, and each one that is rewritten for the target with
@@ -88,11 +94,23 @@ def check(
 
         luma check job.yaml --target trn2
 
+        luma check --account --stack Luma
+
     Args:
         job: the job file
         target: targets instead of the job's, with commas between; `all` for every one
+        account: judge the AWS account of the environment's credentials
+        stack: the account's stack (default: Luma)
         json: print JSON: {ok, checks, unsupported: [{target, op, ...}], decomposed: [...]}
     """
+    if account or stack is not None:
+        if job is not None or target is not None:
+            raise SpecError("--account: judges an account, and no job; give one of both")
+        return check_account_command(stack, as_json=json)
+    if job is None:
+        raise SpecError(
+            "check: expected a job file, or --account", remedy="`luma init` writes a job file"
+        )
     found = _Found()
     error = _judge(job, target, found)
     if json:

@@ -1,14 +1,21 @@
-"""`luma launch`: show the plan, ask, run the job, follow it, print its certificate."""
+"""`luma launch`: show the plan, ask, run the job, follow it, print its certificate.
+
+A job whose `resources.infra` is a place of AWS goes to `account_launch`; every other one runs here,
+and nothing of AWS is asked.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from runtime.cli.account import StackName
+from runtime.cli.account_launch import AccountOptions, is_for_account, launch_account
 from runtime.cli.output import note, print_json, print_rows, say
 from runtime.spec.errors import LumaError, SpecError
 
@@ -35,27 +42,56 @@ def launch(
     islands: int | None = None,
     chaos: Annotated[list[str] | None, Parameter(negative="")] = None,
     reference: Annotated[bool, Parameter(negative="")] = False,
+    stack: StackName = None,
+    detach: Annotated[bool, Parameter(name=["--detach", "-d"], negative="")] = False,
+    prepare_only: Annotated[bool, Parameter(negative="")] = False,
+    max_cost: float | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Run a job on this machine: plan, train through interruptions, certify.
+    """Run a job, on this machine or in an AWS account: plan, train through interruptions, certify.
 
-    Ctrl-C stops a run resumably after the step in flight; a second one ends it at once.
+    Ctrl-C stops a run on this machine resumably after the step in flight; a second one ends it at
+    once. A run in an account goes on, and the command says how to attach again.
 
     For example:
 
         luma launch examples/tiny/job.yaml --yes --run runs/tiny --chaos kill:1@step=12
 
+        luma launch job.yaml --stack Luma --detach
+
     Args:
         job: the job file
         yes: accept the plan without being asked
         run: the run folder (default runs/NAME-TIME); an older run of that name is moved aside
-        resume: go on with the run in this folder instead of launching a job
+        resume: go on with the run in this folder instead of launching a job; with --stack, with
+            the run of this name, or with the upload of this folder
         islands: islands instead of the job's
         chaos: faults to inflict, with commas between: kill:1@step=12, kill:0+2@step=5,
             kill:coordinator@step=8, kill:all@step=9, stop:1@step=4:for=6s, slow:2@step=3:x4
         reference: afterwards run the job uninterrupted on one island, and compare the hashes
+        stack: the stack of an AWS account, for a job whose resources.infra is aws/REGION
+            (default: Luma)
+        detach: leave a run in an account as soon as it is started
+        prepare_only: prepare and upload a run for an account, and start nothing
+        max_cost: with --resume and --stack, a new limit of the run's cost in dollars
         json: print one JSON object at the end: {run, certificate}, and error where it failed
     """
+    if stack is not None or (job is not None and is_for_account(job)):
+        _refuse({"--chaos": chaos, "--reference": reference}, "a run in an account")
+        options = AccountOptions(
+            stack=stack,
+            run=run,
+            resume=resume,
+            islands=islands,
+            yes=yes,
+            detach=detach,
+            prepare_only=prepare_only,
+            max_cost_usd=max_cost,
+            as_json=json,
+        )
+        return launch_account(job, options)
+    given = {"--detach": detach, "--prepare-only": prepare_only, "--max-cost": max_cost}
+    _refuse(given, "a run on this machine")
     place = resume or run
     try:
         _check_arguments(job, run, resume, islands)
@@ -71,6 +107,17 @@ def launch(
             _print_result(place, None, error.message)
         raise
     return _end(result, missed, as_json=json, interrupted=interrupted)
+
+
+def _refuse(given: Mapping[str, object], what: str) -> None:
+    """Refuse options that a kind of run does not have.
+
+    Raises:
+        SpecError: one was given.
+    """
+    wrong = [name for name, value in given.items() if value]
+    if wrong:
+        raise SpecError(f"{', '.join(wrong)}: {'is' if len(wrong) == 1 else 'are'} not for {what}")
 
 
 def _launch(

@@ -1,4 +1,8 @@
-"""`luma status`, `logs`, `events`, `cancel`: look at a run, and stop it resumably."""
+"""`luma status`, `logs`, `events`, `cancel`: look at a run, and stop it resumably.
+
+With `--stack` each is about a run in an AWS account, and without it about one on this machine:
+nothing of AWS is asked then.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from runtime.cli import account
+from runtime.cli.account import StackName
 from runtime.cli.output import (
     JsonFlag,
     RunPath,
@@ -17,6 +23,7 @@ from runtime.cli.output import (
     print_table,
     write,
 )
+from runtime.spec.errors import SpecError
 
 Follow = Annotated[
     bool, Parameter(name=["--follow", "-f"], negative="", help="go on until the run ends")
@@ -27,17 +34,27 @@ def register(app: App) -> None:
     """Add the commands."""
     for command in (status, logs, events, cancel):
         app.command(command)
+    account.register(app)
 
 
-def status(run: RunPath | None = None, /, *, json: JsonFlag = False) -> int:
+def status(
+    run: RunPath | None = None, /, *, stack: StackName = None, json: JsonFlag = False
+) -> int:
     """Show the state of a run: step, coordinator, islands and their speed.
 
-    Without a folder, list the runs in runs/.
+    Without a run, list the runs in runs/; with --stack, all runs of the account and everything in it
+    that costs money.
 
     For example:
 
         luma status runs/quickstart --json
+
+        luma status --stack Luma
     """
+    if stack is not None and run is None:
+        return account.show_account(account.open_named(stack), as_json=json)
+    if stack is not None:
+        return account.show_run(account.open_named(stack), str(run), as_json=json)
     if run is None:
         return _list_runs(as_json=json)
     state = _status(run)
@@ -77,15 +94,26 @@ def logs(
     /,
     *,
     follow: Follow = False,
+    stack: StackName = None,
     json: JsonFlag = False,
 ) -> int:
     """Print the logs of a run's processes.
+
+    Of a run in an account they are as new as the nodes' last upload, some ten seconds.
 
     For example:
 
         luma logs runs/quickstart island-1 --follow
     """
     from runtime.run import Run
+
+    if stack is not None:
+        if follow:
+            raise SpecError(
+                "--follow: logs of an account are uploaded now and then",
+                remedy="follow the run's events instead: luma events RUN --stack NAME --follow",
+            )
+        return account.show_logs(account.open_named(stack), str(run), name, as_json=json)
 
     for line in Run.open(run).logs(name, follow=follow):
         if json:
@@ -95,38 +123,56 @@ def logs(
     return 0
 
 
-def events(run: RunPath, /, *, follow: Follow = False, json: JsonFlag = False) -> int:
+def events(
+    run: RunPath,
+    /,
+    *,
+    follow: Follow = False,
+    stack: StackName = None,
+    json: JsonFlag = False,
+) -> int:
     """Print what happened in a run, in order; with --json one object a line.
 
     For example:
 
         luma events runs/quickstart --json | grep interruption
+
+        luma events tiny-20261130-101500 --stack Luma --follow
     """
     from runtime.run import Run
 
+    if stack is not None:
+        opened = account.open_named(stack)
+        return account.show_events(opened, str(run), follow=follow, as_json=json, line=_event_line)
     start: float | None = None
     for event in Run.open(run).events(follow=follow):
         if json:
             print_json_line(event)
             continue
         start = event["time"] if start is None else start
-        fields = "  ".join(
-            f"{k}={_short(v)}" for k, v in event.items() if k not in {"time", "kind"}
-        )
-        write(f"{event['time'] - start:9.3f} s  {event['kind']:<20} {fields}", flush=follow)
+        write(_event_line(event, start), flush=follow)
     return 0
 
 
-def cancel(run: RunPath, /, *, json: JsonFlag = False) -> int:
+def _event_line(event: dict[str, Any], start: float) -> str:
+    fields = "  ".join(f"{k}={_short(v)}" for k, v in event.items() if k not in {"time", "kind"})
+    return f"{event['time'] - start:9.3f} s  {event['kind']:<20} {fields}"
+
+
+def cancel(run: RunPath, /, *, stack: StackName = None, json: JsonFlag = False) -> int:
     """Stop a run after the step in flight, with a checkpoint; it can be resumed.
 
     For example:
 
         luma cancel runs/quickstart
+
+        luma cancel tiny-20261130-101500 --stack Luma
     """
     from runtime.coordinator.client import request_stop
     from runtime.run.folder import RunFolder
 
+    if stack is not None:
+        return account.cancel_in(account.open_named(stack), str(run), as_json=json)
     folder = RunFolder.open(run)
     request_stop(folder.path)
     if json:

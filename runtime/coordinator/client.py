@@ -10,6 +10,7 @@ from typing import Any
 
 from runtime.coordinator.events import read_events
 from runtime.coordinator.plan import RunPlan
+from runtime.coordinator.tls import run_tls
 from runtime.coordinator.wire import Message, exchange
 from runtime.spec.errors import CoordinationError
 
@@ -57,7 +58,9 @@ def _ask(run_dir: Path, message: Message) -> Message | None:
     if address is None:
         return None
     try:
-        return exchange((address.host, address.port), {**message, "token": address.token})
+        tls = run_tls(run_dir, address.host)
+        words = {**message, "token": address.token}
+        return exchange((address.host, address.port), words, tls=tls)
     except (OSError, CoordinationError):
         return None  # nobody listens there any more, or a stranger who took the port over
 

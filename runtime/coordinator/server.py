@@ -19,6 +19,7 @@ import contextlib
 import os
 import secrets
 import signal
+import ssl
 import sys
 import time
 import traceback
@@ -44,12 +45,14 @@ from runtime.coordinator.messages import check_message
 from runtime.coordinator.open_log import TablePlace, open_log
 from runtime.coordinator.plan import RunPlan
 from runtime.coordinator.status import status
+from runtime.coordinator.tls import run_tls
 from runtime.coordinator.wire import Message
 from runtime.spec.aws import AwsError
 from runtime.spec.errors import CoordinationError, LumaError
 
 _TICK_S = 0.1
 _LINGER_S = 2.0
+_FIRST_MESSAGE_S = 10.0
 _LOOK_AROUND_S = 5.0
 """Between two looks at whether the log was taken over: a coordinator that waits for islands writes
 nothing, and would keep them from the one that replaced it."""
@@ -64,7 +67,8 @@ class CoordinatorServer:
         run_dir: the run folder; holds the plan, the log and the address file.
         restart: a coordinator of this run died and its islands may be alive.
         place: where else than in the run folder the log lies.
-        host: address to listen on and to publish.
+        host: address to listen on and to publish; anything but a loopback address needs the run's
+            `tls/`.
 
     Raises:
         CoordinationError: another coordinator works on this run.
@@ -82,6 +86,7 @@ class CoordinatorServer:
     ) -> None:
         self._run_dir = run_dir
         self._host = host
+        self._tls = run_tls(run_dir, host)
         self._in_account = place is not None
         self._plan = RunPlan.read(run_dir)
         self._fence = _only_coordinator(run_dir)
@@ -110,7 +115,13 @@ class CoordinatorServer:
             SupersededError: another coordinator has taken over.
             AwsError: the log's store does not answer.
         """
-        server = await asyncio.start_server(self._serve_connection, self._host, 0)
+        server = await asyncio.start_server(
+            self._serve_connection,
+            self._host,
+            0,
+            ssl=None if self._tls is None else self._tls.server,
+            ssl_handshake_timeout=None if self._tls is None else _FIRST_MESSAGE_S,
+        )
         port = server.sockets[0].getsockname()[1]
         address = CoordinatorAddress(host=self._host, port=port, pid=os.getpid(), token=self._token)
         self._log.publish(address)
@@ -158,7 +169,7 @@ class CoordinatorServer:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         try:
-            first = await self._first_message(reader)
+            first = await self._first_message(reader) if self._is_ours(writer) else None
             if first is None:
                 return
             if first["type"] != "hello":
@@ -174,10 +185,20 @@ class CoordinatorServer:
             with contextlib.suppress(ConnectionError, OSError):
                 await writer.wait_closed()
 
+    def _is_ours(self, writer: asyncio.StreamWriter) -> bool:
+        """Tell whether the other side showed exactly the run's certificate, where there is one."""
+        if self._tls is None:
+            return True
+        try:
+            self._tls.check(writer.get_extra_info("ssl_object"))
+        except ssl.SSLError:
+            return False
+        return True
+
     async def _first_message(self, reader: asyncio.StreamReader) -> Message | None:
         """Read how a connection begins; None for one that is not of this run: it gets no answer."""
         try:
-            first = await asyncio.wait_for(wire.receive(reader), timeout=10)
+            first = await asyncio.wait_for(wire.receive(reader), timeout=_FIRST_MESSAGE_S)
         except (CoordinationError, TimeoutError):
             return None
         if first is None or not self._knows(first):

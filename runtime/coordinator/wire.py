@@ -8,11 +8,13 @@ A frame is a big-endian uint32 length and that many bytes of UTF-8 JSON with a s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import struct
 from typing import Any
 
+from runtime.coordinator.tls import RunTls
 from runtime.spec.errors import CoordinationError
 
 MAX_FRAME_BYTES = 1 << 20
@@ -69,14 +71,23 @@ async def receive(reader: asyncio.StreamReader) -> Message | None:
         return None
 
 
-def exchange(address: tuple[str, int], message: Message, *, timeout_s: float = 5.0) -> Message:
+def exchange(
+    address: tuple[str, int],
+    message: Message,
+    *,
+    timeout_s: float = 5.0,
+    tls: RunTls | None = None,
+) -> Message:
     """Send one message on a connection of its own and read one answer, blocking.
 
     Raises:
-        OSError: nobody listens there, or the answer did not come in time.
+        OSError: nobody of the run listens there, or the answer did not come in time.
         CoordinationError: the answer is not a frame of this protocol.
     """
-    with socket.create_connection(address, timeout=timeout_s) as connection:
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(socket.create_connection(address, timeout=timeout_s))
+        if tls is not None:
+            connection = stack.enter_context(tls.connect(connection))
         connection.sendall(encode(message))
         length = _checked_length(_read_exactly(connection, _LENGTH.size))
         return _decode(_read_exactly(connection, length))

@@ -274,6 +274,11 @@ def _check_trainable(spec: JobSpec) -> None:
         SpecError: the job has no CPU target, or a secret has no value.
     """
     problems = []
+    if not spec.resources.is_local:
+        problems.append(
+            "resources.infra: this launches on this machine; a job for an account is launched by "
+            "`luma launch`, or by runtime.run.account"
+        )
     try:
         training_target(spec)
     except SpecError as error:

@@ -7,7 +7,7 @@ read; `run_record` becomes `run.json`, which `resume`, the certificate and `luma
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from runtime.coordinator.plan import KmsPlan, OptimizerPlan, RunPlan, SchedulePlan, new_run_id
 from runtime.plan import LocalPlan, make_local_plan, measure_machine
@@ -21,6 +21,30 @@ _HERE = "cpu"
 
 _CHECKPOINT_S = 60.0
 """With `checkpoint.every: auto`, about so long between two checkpoints."""
+
+
+class Decided(Protocol):
+    """What a plan, of this machine or of an account, has decided for the run."""
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the job."""
+        ...
+
+    @property
+    def threads_per_island(self) -> int:
+        """Threads of each island; 0 for as many as its node has cores."""
+        ...
+
+    @property
+    def target(self) -> str:
+        """The target that the islands run."""
+        ...
+
+    @property
+    def step_seconds(self) -> float:
+        """Predicted time of a step."""
+        ...
 
 
 def training_target(spec: JobSpec) -> str:
@@ -57,7 +81,7 @@ def show_plan(spec: JobSpec, built: Built) -> LocalPlan:
     )
 
 
-def run_plan(spec: JobSpec, built: Built, plan: LocalPlan) -> RunPlan:
+def run_plan(spec: JobSpec, built: Built, plan: Decided) -> RunPlan:
     """Give what every process of the run must agree on."""
     train, optimizer, artifact = spec.train, spec.train.optimizer, built.artifact
     return RunPlan(
@@ -66,7 +90,7 @@ def run_plan(spec: JobSpec, built: Built, plan: LocalPlan) -> RunPlan:
         micro_shards=train.micro_shards,
         micro_batch=train.micro_batch,
         seed=train.seed,
-        islands=plan.islands,
+        islands=spec.resources.islands,
         min_islands=spec.resources.min_workers,
         threads_per_island=plan.threads_per_island,
         heartbeat_timeout_s=spec.recovery.heartbeat_timeout_s,
@@ -98,7 +122,7 @@ def run_plan(spec: JobSpec, built: Built, plan: LocalPlan) -> RunPlan:
     )
 
 
-def _checkpoint_every(spec: JobSpec, plan: LocalPlan) -> int:
+def _checkpoint_every(spec: JobSpec, plan: Decided) -> int:
     every = spec.train.checkpoint.every
     if every == "auto":
         every = round(_CHECKPOINT_S / max(plan.step_seconds, 1e-3))

@@ -76,6 +76,10 @@ class RegionOffer(_Row):
     """blocks that could be reserved"""
 
 
+UsageClass = Literal["on-demand", "spot", "capacity-block"]
+"""How EC2 sells instances of a type."""
+
+
 class Accelerator(_Row):
     """One instance type (or, outside EC2, one chip) and its chips."""
 
@@ -119,8 +123,14 @@ class Accelerator(_Row):
     """physical cores of a host without accelerators"""
     clock_mhz: Annotated[int, Field(gt=0)] | None = None
     """sustained clock of such a host, MHz"""
+    nitro_tpm: bool | None = None
+    """whether instances can have a NitroTPM, which an attested runtime needs; None where not known"""
+    nitro_enclaves: bool | None = None
+    """whether instances can run a Nitro Enclave, which compiles sealed; None where not known"""
+    usage_classes: tuple[UsageClass, ...] | None = None
+    """how the type is sold; None where not known"""
     regions: tuple[str, ...] | None = None
-    """all regions that offer the type; None where that was not read"""
+    """regions that offered the type when that was read; None where it was not"""
     offers: tuple[RegionOffer, ...] = ()
     """what AWS said of single regions, in a file that `luma catalogue update` wrote"""
     note: str | None = None
@@ -141,13 +151,19 @@ class Accelerator(_Row):
         return next((offer for offer in self.offers if offer.region == region), None)
 
     def offered(self, region: str) -> bool | None:
-        """Say whether a region offers the type; None where that is not known."""
+        """Say whether a region offers the type; None where that is not known.
+
+        What was read some time ago can tell that a region has the type. That one lacks it, only AWS
+        itself can: regions gain types every month.
+        """
         said = self.offer(region)
         if said is not None:
             return bool(said.zones)
-        if self.regions is not None:
-            return region in self.regions
-        return True if region == self.price_region else None
+        return True if region in {self.price_region, *(self.regions or ())} else None
+
+    def sold(self, usage: UsageClass) -> bool:
+        """Whether the type is sold in a way, or nobody knows that it is not."""
+        return self.usage_classes is None or usage in self.usage_classes
 
     def on_demand(self, region: str) -> tuple[float, str] | None:
         """Give the on-demand price in a region and its day; None where it is not known."""

@@ -49,7 +49,8 @@ def test_hosts_without_accelerators_are_one_chip_with_their_memory():
     assert len(hosts) >= 12
     for host in hosts:
         assert (host.count, host.memory_gib_per_chip) == (1, host.host_memory_gib)
-        assert host.cores * (2 if host.vendor == "intel" else 1) == host.vcpus
+        # Two threads a core, but for AMD's seventh generation and Graviton.
+        assert host.vcpus / host.cores in {1, 2}
         assert 2000 < host.clock_mhz < 5000
         # The cpu target is x86-64 with AVX2, which Graviton has not.
         assert host.compile_target == (None if host.vendor == "aws" else "cpu")
@@ -68,8 +69,20 @@ def test_a_region_that_nobody_asked_is_not_known_and_not_refused():
     assert plain.offered("eu-west-1") is None
     assert plain.on_demand("us-east-1") == (1.428, "2026-07-20")
     assert plain.on_demand("eu-west-1") is None
-    listed = row(regions=["us-east-1"])
-    assert listed.offered("eu-west-1") is False
+    # What was read some time ago shows what a region has, not what it lacks.
+    listed = row(regions=["eu-west-2"])
+    assert listed.offered("eu-west-2") is True
+    assert listed.offered("eu-west-1") is None
+
+
+def test_how_a_type_is_sold_and_what_attests_it():
+    catalogue = load_catalogue()
+    assert not catalogue.by_name("trn2u.48xlarge").sold("spot")
+    assert catalogue.by_name("p5.48xlarge").sold("capacity-block")
+    assert row(usage_classes=None).sold("spot")
+    assert catalogue.by_name("p5.48xlarge").nitro_tpm is True
+    assert catalogue.by_name("p4d.24xlarge").nitro_tpm is False
+    assert catalogue.by_name("mi300x").nitro_tpm is None
 
 
 def test_what_aws_said_comes_before_the_packages_figures():

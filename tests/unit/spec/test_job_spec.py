@@ -69,7 +69,12 @@ def test_numbers_of_yaml_1_2_are_read_as_numbers(write):
 
 def test_a_job_runs_on_this_machine_unless_it_names_a_place(write):
     here = JobSpec.from_yaml(write(MINIMAL)).resources
-    assert (here.places, here.is_local, here.spot, here.deadline_s) == (("local",), True, "auto", None)
+    assert (here.places, here.is_local, here.spot, here.deadline_s) == (
+        ("local",),
+        True,
+        "auto",
+        None,
+    )
     assert JobSpec.from_yaml(write(MINIMAL + "resources: {infra: [local]}\n")).resources.is_local
 
 

@@ -89,7 +89,8 @@ def test_places(place):
 
 
 @pytest.mark.parametrize(
-    "value", ["", "aws", "aws/", "us-east-1", "aws/US-EAST-1", "aws/us-*-1", "gcp/*", "Local", 1, None]
+    "value",
+    ["", "aws", "aws/", "us-east-1", "aws/US-EAST-1", "aws/us-*-1", "gcp/*", "Local", 1, None],
 )
 def test_what_is_no_place_is_refused(value):
     with pytest.raises(ValueError, match="is no place; expected local, a region"):

@@ -1,0 +1,321 @@
+"""`LumaDeployment`: run state, fleets, coordinator, compiler, jobs, failover and dashboard, joined.
+
+    LumaDeployment(self, "Luma", vpc=vpc, fleets=[
+        FleetProps(name="l4", target="cuda-sm89"),
+        FleetProps(name="floor", target="cpu", purchase=Purchase.on_demand(), max_capacity=2),
+    ])
+
+It has no logic of its own: whoever needs another shape joins the same constructs
+(docs/how-to/use-a-construct.md). `LumaStack` is a stack with nothing but one of these.
+
+While nothing runs it has no instance. What then costs money is the data, and a new network's NAT
+gateway; docs/how-to/deploy.md has the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from aws_cdk import Duration, Stack
+from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_events as events
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_sns as sns
+from aws_cdk import aws_ssm as ssm
+from constructs import Construct
+
+from luma_constructs import _names
+from luma_constructs._network import NetworkKind, new_network, subnets_of
+from luma_constructs._validation import Problems
+from luma_constructs.accelerator_fleet import AcceleratorFleet
+from luma_constructs.coordinator_host import CoordinatorHost
+from luma_constructs.enclave_image_file import EnclaveImage
+from luma_constructs.failover import FailoverStateMachine
+from luma_constructs.fleet_interface import FleetBase
+from luma_constructs.fleet_props import FleetProps
+from luma_constructs.key_policy import Level
+from luma_constructs.run_store import RunStore
+from luma_constructs.sealed_compiler import SealedCompiler
+from luma_constructs.spot_interruption_rules import SpotInterruptionRules
+from luma_constructs.training_jobs import TrainingJobs
+
+__all__ = ["CompilerProps", "LumaDeployment", "LumaRoles"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompilerProps:
+    """The compiler of a deployment; `SealedCompiler` checks the values.
+
+    Attributes:
+        level: seal level of what it makes. Default: "L1"
+        customer: whose artifacts are sealed, under a key of KMS. Default: - nobody's: at L1, with
+            the key file of each run.
+        enclave_image: needed at L2 and L3. Default: - none.
+        administrators: of the key. Default: - whoever the account's IAM policies allow.
+    """
+
+    level: Level = "L1"
+    customer: str | None = None
+    enclave_image: EnclaveImage | None = None
+    administrators: Sequence[iam.IRole] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LumaRoles:
+    """Roles of instances that exist already, for accounts where a stack may make none.
+
+    Each gets the permissions that docs/reference/roles.md lists, unless it was imported with
+    `mutable=False`: then it must have them.
+
+    Attributes:
+        nodes: of the fleets. Default: - one for each fleet.
+        coordinator: of the coordinator's host. Default: - a new one.
+        compiler: of the compiler's host. Default: - a new one.
+    """
+
+    nodes: iam.IRole | None = None
+    coordinator: iam.IRole | None = None
+    compiler: iam.IRole | None = None
+
+
+_COMPILER = CompilerProps()
+
+
+class LumaDeployment(Construct):
+    """Everything that jobs need in one region of an account.
+
+    Args:
+        fleets: at least one; their order is the order in which failover tries them.
+        compiler: what compiles in the account; None where jobs bring their artifacts. Default:
+            CompilerProps()
+        vpc: network of everything. Default: - a new one, as `network` and `zones` say.
+        vpc_subnets: where instances go. Default: - private subnets of every zone.
+        network: "nat": private subnets behind one NAT gateway, which costs money idle; "public":
+            public subnets, nothing idle, and no way in. Default: "nat"
+        zones: of a new network. Default: 2
+        bucket: where runs lie. Default: - a new one, retained.
+        table: run state. Default: - a new one, retained.
+        encryption_key: customer's key of bucket, table and queues. Default: - keys of AWS's.
+        heartbeat: longest silence of a node at work. Default: Duration.seconds(90)
+        patience: how long failover waits for each of a drain, a commit and new capacity, and an
+            island for a node. Default: - what each construct takes.
+        other_regions: default buses of other regions with a deployment of the same name, by region;
+            asked when there is no capacity here. Default: - none.
+        topic: who is told of failovers, ends of runs and alarms. Default: - a new one.
+        roles: Default: - new ones.
+
+    Raises:
+        PropError: props that cannot work.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,  # noqa: A002 (CDK's name for it)
+        *,
+        fleets: Sequence[FleetProps],
+        compiler: CompilerProps | None = _COMPILER,
+        vpc: ec2.IVpc | None = None,
+        vpc_subnets: ec2.SubnetSelection | None = None,
+        network: NetworkKind = "nat",
+        zones: int = 2,
+        bucket: s3.IBucket | None = None,
+        table: dynamodb.ITable | None = None,
+        encryption_key: kms.IKey | None = None,
+        heartbeat: Duration | None = None,
+        patience: Duration | None = None,
+        other_regions: Mapping[str, events.IEventBus] | None = None,
+        topic: sns.ITopic | None = None,
+        roles: LumaRoles | None = None,
+    ) -> None:
+        super().__init__(scope, id)
+        _check(self, fleets, vpc, vpc_subnets)
+        roles = roles or LumaRoles()
+        self.vpc: ec2.IVpc = vpc or new_network(self, kind=network, zones=zones)
+        """Network of everything."""
+        subnets = vpc_subnets or (subnets_of(network) if vpc is None else None)
+        self.store = RunStore(
+            self, "Store", bucket=bucket, table=table, encryption_key=encryption_key
+        )
+        """Everything that a run needs to go on."""
+        self.topic: sns.ITopic = topic or _new_topic(self)
+        """Who is told of failovers, ends of runs and alarms."""
+        self.fleets = _new_fleets(self, fleets, self.vpc, subnets, self.store, roles.nodes)
+        """The fleets, in the order in which failover tries them."""
+        self.coordinator = CoordinatorHost(
+            self,
+            "Coordinator",
+            vpc=self.vpc,
+            vpc_subnets=subnets,
+            store=self.store,
+            role=roles.coordinator,
+        )
+        """The host of coordinators."""
+        _connect([*self.fleets, self.coordinator])
+        self.compiler = (
+            None if compiler is None else self._new_compiler(compiler, subnets, roles.compiler)
+        )
+        """What compiles in the account; None where jobs bring their artifacts."""
+        self.jobs = TrainingJobs(
+            self,
+            "Jobs",
+            fleets=self.fleets,
+            coordinator=self.coordinator,
+            compiler=self.compiler,
+            store=self.store,
+            topic=self.topic,
+            **_given(heartbeat=heartbeat, capacity_timeout=patience),
+        )
+        """The state machine of jobs."""
+        workers = (*self.fleets, self.coordinator, self.compiler)
+        # A policy of its own: an instance waits for its role's default policy, and the machine for
+        # the instances' group, so the machine's name in that policy would close a circle.
+        answers = iam.Policy(
+            self,
+            "Answers",
+            roles=list(dict.fromkeys(worker.role for worker in workers if worker is not None)),
+        )
+        self.jobs.grants.answer(answers)
+        hosts = [self.coordinator] if self.compiler is None else [self.coordinator, self.compiler]
+        self.failover = FailoverStateMachine(
+            self,
+            "Failover",
+            fleets=[*self.fleets, *hosts],
+            store=self.store,
+            jobs=self.jobs.state_machine,
+            capacity_blocks={
+                props.purchase.reservation_id: fleet
+                for props, fleet in zip(fleets, self.fleets, strict=True)
+                if props.purchase.reservation_id
+            },
+            topic=self.topic,
+            other_regions=other_regions,
+            **_given(drain_timeout=patience, commit_timeout=patience, capacity_timeout=patience),
+        )
+        """The state machine that replaces what EC2 takes back."""
+        self.interruptions = SpotInterruptionRules(
+            self, "Interruptions", encryption_key=encryption_key
+        )
+        """The rules that start it."""
+        self.interruptions.start(self.failover.state_machine)
+        self._publish()
+
+    def _publish(self) -> None:
+        """Write the parameter by which nodes and engineers find everything."""
+        name = self.store.deployment_name
+        compiler = self.compiler
+        ssm.StringParameter(
+            self,
+            "Parameter",
+            parameter_name=_names.config_parameter(name),
+            description=f"Luma deployment {name}",
+            string_value=Stack.of(self).to_json_string(
+                {
+                    "schema": _names.ACCOUNT_SCHEMA,
+                    "stack": name,
+                    "region": Stack.of(self).region,
+                    "bucket": self.store.bucket.bucket_name,
+                    "table": self.store.table.table_name,
+                    "jobs_machine": self.jobs.state_machine.state_machine_arn,
+                    "failover_machine": self.failover.state_machine.state_machine_arn,
+                    "topic": self.topic.topic_arn,
+                    "coordinator_fleet": self.coordinator.fleet_name,
+                    "compiler_queue": None if compiler is None else compiler.queue.queue_url,
+                    "compiler_fleet": None if compiler is None else compiler.fleet_name,
+                }
+            ),
+        )
+
+    def _new_compiler(
+        self, props: CompilerProps, subnets: ec2.SubnetSelection | None, role: iam.IRole | None
+    ) -> SealedCompiler:
+        """Make the compiler; every node may open what it made."""
+        return SealedCompiler(
+            self,
+            "Compiler",
+            vpc=self.vpc,
+            vpc_subnets=subnets,
+            store=self.store,
+            level=props.level,
+            customer=props.customer,
+            enclave_image=props.enclave_image,
+            administrators=props.administrators,
+            agents=[*(fleet.role for fleet in self.fleets), self.coordinator.role],
+            role=role,
+        )
+
+
+def _check(
+    deployment: LumaDeployment,
+    fleets: Sequence[FleetProps],
+    vpc: ec2.IVpc | None,
+    vpc_subnets: ec2.SubnetSelection | None,
+) -> None:
+    """Refuse what no construct could say better.
+
+    Raises:
+        PropError: props that cannot work.
+    """
+    problems = Problems("LumaDeployment", deployment)
+    names = [fleet.name for fleet in fleets]
+    problems.check(bool(names), "fleets", [], "at least one fleet")
+    problems.check(len(set(names)) == len(names), "fleets", names, "a name once")
+    problems.check(
+        vpc is not None or vpc_subnets is None,
+        "vpc_subnets",
+        vpc_subnets,
+        "nothing beside a new network",
+        "pass the vpc of the subnets too",
+    )
+    problems.raise_all()
+
+
+def _new_topic(scope: Construct) -> sns.Topic:
+    """Make the topic. Its messages hold names and states, so it needs no customer's key."""
+    return sns.Topic(scope, "Notices", enforce_ssl=True, display_name="Luma")
+
+
+def _new_fleets(
+    scope: Construct,
+    fleets: Sequence[FleetProps],
+    vpc: ec2.IVpc,
+    subnets: ec2.SubnetSelection | None,
+    store: RunStore,
+    role: iam.IRole | None,
+) -> tuple[AcceleratorFleet, ...]:
+    """Make the fleets below one construct, whose path their ids share."""
+    group = Construct(scope, "Fleets")
+    return tuple(
+        AcceleratorFleet(
+            group,
+            fleet.name,
+            fleet_name=fleet.name,
+            target=fleet.target,
+            vpc=vpc,
+            vpc_subnets=subnets,
+            store=store,
+            purchase=fleet.purchase,
+            max_capacity=fleet.max_capacity,
+            instance_types=fleet.instance_types,
+            network=fleet.network,
+            order=order,
+            role=role,
+        )
+        for order, fleet in enumerate(fleets)
+    )
+
+
+def _connect(fleets: Sequence[FleetBase]) -> None:
+    """Let islands and the coordinator reach each other, whatever fleets they are of."""
+    for one, other in combinations(fleets, 2):
+        one.connect_islands(other)
+
+
+def _given(**durations: Duration | None) -> dict[str, Duration]:
+    """Give the durations that are not None: the others are the construct's to choose."""
+    return {name: duration for name, duration in durations.items() if duration is not None}

@@ -1,0 +1,142 @@
+"""Permissions on a `RunStore`: readers, nodes at work, those who submit runs.
+
+Each method gives one narrow set of actions on `runs/` and on the items of runs; the customer's key is
+included where there is one. The table's partition keys are limited by `dynamodb:LeadingKeys`, so a
+node can change runs and nodes, and never the claims on capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from aws_cdk import aws_iam as iam
+
+from luma_constructs import _names
+
+if TYPE_CHECKING:
+    from luma_constructs.run_store import RunStore
+
+__all__ = ["RunStoreGrants"]
+
+_READ_ITEMS = ("dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:Query")
+_WRITE_ITEMS = (
+    "dynamodb:PutItem",
+    "dynamodb:UpdateItem",
+    "dynamodb:DeleteItem",
+    "dynamodb:ConditionCheckItem",
+)
+_NODE_KEYS = ("RUN#*", "NODE#*")
+_ALL_KEYS = ("RUN#*", "NODE#*", "EVENT#*", "FLEET#*")
+
+
+class RunStoreGrants:
+    """What can be granted on a run store; each method gives the `iam.Grant`."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+
+    @classmethod
+    def from_store(cls, store: RunStore) -> RunStoreGrants:
+        """Give the grants of a store."""
+        return cls(store)
+
+    def read(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let someone follow runs: read objects, items and the deployment's parameters."""
+        grants = [
+            self._objects(grantee, ["s3:GetObject"], "*"),
+            self._list(grantee),
+            self._items(grantee, _READ_ITEMS, _ALL_KEYS),
+            self.read_parameters(grantee),
+        ]
+        return self._with_key(grants, grantee, write=False)
+
+    def work(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let a node work on runs.
+
+        Objects are read and written below `runs/` and deleted below a run's `checkpoints/` alone
+        (old checkpoints are pruned); items of runs and nodes are read and written.
+        """
+        grants = [
+            self._objects(
+                grantee, ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"], "*"
+            ),
+            self._objects(grantee, ["s3:DeleteObject"], "*/checkpoints/*"),
+            self._list(grantee),
+            self._items(grantee, (*_READ_ITEMS, *_WRITE_ITEMS), _NODE_KEYS),
+            self.read_parameters(grantee),
+            self._run_keys(grantee, ["ssm:GetParameter"]),
+        ]
+        return self._with_key(grants, grantee, write=True)
+
+    def submit(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let an engineer or a pipeline prepare runs, follow them and ask for their end."""
+        grants = [
+            self._objects(
+                grantee, ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"], "*"
+            ),
+            self._list(grantee),
+            self._items(grantee, _READ_ITEMS, _ALL_KEYS),
+            self._items(grantee, ("dynamodb:PutItem", "dynamodb:UpdateItem"), ("RUN#*",)),
+            self.read_parameters(grantee),
+            self._run_keys(grantee, ["ssm:PutParameter", "ssm:DeleteParameter"]),
+        ]
+        return self._with_key(grants, grantee, write=True)
+
+    def _run_keys(self, grantee: iam.IGrantable, actions: Sequence[str]) -> iam.Grant:
+        """Grant actions on the data keys of runs that are sealed with a key file."""
+        return iam.Grant.add_to_principal(
+            grantee=grantee, actions=list(actions), resource_arns=[self._store.run_keys_arn]
+        )
+
+    def read_parameters(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let someone read the deployment's parameters, and nothing else."""
+        arn = self._store.parameters_arn
+        # By-path reads are authorized on the path itself, without its last slash.
+        paths = [arn, arn.removesuffix("/*")]
+        return iam.Grant.add_to_principal(
+            grantee=grantee,
+            actions=["ssm:GetParameter", "ssm:GetParameters", "ssm:GetParametersByPath"],
+            resource_arns=paths,
+        )
+
+    def _objects(self, grantee: iam.IGrantable, actions: Sequence[str], below: str) -> iam.Grant:
+        """Grant actions on objects below `runs/`."""
+        arn = self._store.bucket.arn_for_objects(f"{_names.RUNS_PREFIX}{below}")
+        return iam.Grant.add_to_principal(
+            grantee=grantee, actions=list(actions), resource_arns=[arn]
+        )
+
+    def _list(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Grant to list runs; without it S3 answers 403 for an object that is not there."""
+        return iam.Grant.add_to_principal(
+            grantee=grantee,
+            actions=["s3:ListBucket"],
+            resource_arns=[self._store.bucket.bucket_arn],
+            conditions={"StringLike": {"s3:prefix": [f"{_names.RUNS_PREFIX}*"]}},
+        )
+
+    def _items(
+        self, grantee: iam.IGrantable, actions: Sequence[str], keys: Sequence[str]
+    ) -> iam.Grant:
+        """Grant actions on items whose partition key has one of these forms."""
+        return iam.Grant.add_to_principal(
+            grantee=grantee,
+            actions=list(actions),
+            resource_arns=[self._store.table.table_arn],
+            conditions={"ForAllValues:StringLike": {"dynamodb:LeadingKeys": list(keys)}},
+        )
+
+    def _with_key(
+        self, grants: Sequence[iam.Grant], grantee: iam.IGrantable, *, write: bool
+    ) -> iam.Grant:
+        """Join grants, and add the use of the customer's key."""
+        joined = grants[0]
+        for grant in grants[1:]:
+            joined = joined.combine(grant)
+        key = self._store.encryption_key
+        if key is None:
+            return joined
+        # Not the key's own facade: it grants `kms:GenerateDataKey*` and `kms:ReEncrypt*`.
+        actions = ["kms:Decrypt", "kms:GenerateDataKey"] if write else ["kms:Decrypt"]
+        return joined.combine(key.grant(grantee, *actions))

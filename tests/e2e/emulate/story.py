@@ -1,0 +1,240 @@
+"""The story: deploy, train, interrupt, move, finish, update, destroy."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.emulate.deployment import CONTEXT, Deployment
+from tests.e2e.emulate.job import ISLANDS, JobFiles, write_jobs
+from tests.e2e.emulate.report import Failover, Report
+from tests.emulator import events
+from tests.emulator.account import EmulatedAccount
+from tests.emulator.branches import BranchRecord
+from tests.emulator.instance import PlayedInstance
+from tests.emulator.node import ROOT
+from tests.emulator.server import REGION
+from tests.emulator.waiting import until
+
+RUN = "tiny"
+_LAUNCH_S = 900
+
+
+class Story:
+    """One run of it.
+
+    Args:
+        work: folder for everything; logs stay there.
+        report: filled in as it goes.
+        say: told of each part.
+    """
+
+    def __init__(self, work: Path, report: Report, say: Callable[[str], None]):
+        self._work = work
+        self._report = report
+        self._say = say
+
+    def tell(self) -> None:
+        """Tell it all.
+
+        Raises:
+            AssertionError: something did not come.
+        """
+        jobs = write_jobs(self._work / "job", region=REGION)
+        self._train_uninterrupted(jobs)
+        with EmulatedAccount(self._work, context=CONTEXT) as account:
+            deployment = self._deploy(account)
+            execution = self._start(account, deployment, jobs)
+            self._interrupt(account, deployment)
+            self._interrupt_without_capacity(account, deployment)
+            self._finish(account, deployment, execution, jobs)
+            self._count_branches(account, deployment)
+            self._update_and_destroy(account, deployment)
+
+    def _train_uninterrupted(self, jobs: JobFiles) -> None:
+        self._say("the same job on this machine, uninterrupted")
+        folder = self._work / "reference"
+        shutil.rmtree(folder, ignore_errors=True)
+        done = self._luma({}, "launch", jobs.local, "--yes", "--json", "--run", folder)
+        self._report.reference_state_hash = done["certificate"]["state_hash"]
+
+    def _deploy(self, account: EmulatedAccount) -> Deployment:
+        self._say("cdk bootstrap and cdk deploy")
+        account.cdk.bootstrap()
+        self._report.deploy_s = round(account.deploy().seconds, 2)
+        deployment = Deployment(account)
+        deployment.alive = account.players.alive
+        idle = deployment.sizes()
+        self._report.check("an idle deployment has no instance", not any(map(any, idle.values())))
+        account.play()
+        return deployment
+
+    def _start(self, account: EmulatedAccount, deployment: Deployment, jobs: JobFiles) -> str:
+        self._say("luma launch prepares the run; Step Functions starts it")
+        folder = self._work / RUN
+        shutil.rmtree(folder, ignore_errors=True)
+        environment = account.server.environment()
+        options = ("--stack", account.stack, "--prepare-only", "--yes", "--json", "--run", folder)
+        self._luma(environment, "launch", jobs.account, *options)
+        self._report.check("prepared, not started", deployment.run(RUN).get("state") == "pending")
+        execution = deployment.start(RUN)
+        deployment.wait_for_commits(RUN, 3)
+        run, slots = deployment.run(RUN), deployment.slots(RUN)
+        fleets = {slot["fleet"] for slot in slots.values()}
+        self._report.check("compiled in the account", run.get("artifact"))
+        self._report.check(
+            "three islands on two families", (len(slots), len(fleets)) == (ISLANDS, 2)
+        )
+        return execution
+
+    def _interrupt(self, account: EmulatedAccount, deployment: Deployment) -> None:
+        self._say("a spot interruption: notice, 2 s, SIGKILL")
+        victim = deployment.instance_of(RUN, "m7i")
+        failover = self._failover(account, deployment, victim)
+        self._report.check(
+            "an interruption is answered by a replacement", failover.path == "replaced"
+        )
+        self._say("the same event again")
+        before = deployment.state(RUN)
+        events.interruption(account.server, victim.id, failover.event)
+        deployment.wait_for_failovers(failover.event, 2)
+        self._report.check("a duplicate event changes nothing", deployment.state(RUN) == before)
+
+    def _interrupt_without_capacity(self, account: EmulatedAccount, deployment: Deployment) -> None:
+        self._say("an interruption, and no capacity left in its family")
+        victim = deployment.instance_of(RUN, "c7i")
+        account.server.capacity(account.fleet("c7i")["asg"], 0)
+        failover = self._failover(account, deployment, victim)
+        self._report.check(
+            "without capacity the island moves to the next family",
+            (failover.path, failover.to_fleet) == ("moved", "m7i"),
+        )
+
+    def _failover(
+        self, account: EmulatedAccount, deployment: Deployment, victim: PlayedInstance
+    ) -> Failover:
+        """Reclaim an instance, and follow what comes of it to the next commit."""
+        slot = (account.item(f"NODE#{victim.id}", "NODE") or {})["slot"]
+        event = account.players.interrupt(victim, notice_s=2.0)
+        ended_at, committed = time.time(), len(deployment.commits(RUN))
+        [execution] = deployment.wait_for_failovers(event)
+        if execution["status"] != "SUCCEEDED":
+            raise AssertionError(f"the failover ended {execution['status']}: {execution}")
+        deployment.wait_for_commits(RUN, committed + 1)
+        next_commit = deployment.commits(RUN)[committed]
+        found = account.item(f"EVENT#{event}", "EVENT") or {}
+        failover = Failover(
+            cause="EC2 Spot Instance Interruption Warning",
+            path=found.get("path", ""),
+            seconds_to_next_commit=round(max(0.0, float(next_commit["time"]) - ended_at), 2),
+            fleet=victim.fleet,
+            to_fleet=deployment.slots(RUN)[f"SLOT#{slot:02d}"]["fleet"],
+            event=event,
+        )
+        self._report.failovers.append(failover)
+        self._say(
+            f"  {failover.path}: {failover.fleet} -> {failover.to_fleet}, next commit after "
+            f"{failover.seconds_to_next_commit} s"
+        )
+        return failover
+
+    def _finish(
+        self, account: EmulatedAccount, deployment: Deployment, execution: str, jobs: JobFiles
+    ) -> None:
+        self._say("to the last step, export, scale to zero")
+        run = deployment.wait_for_end(RUN, execution)
+        report = self._report
+        report.job_state, report.state_hash = run["state"], run.get("state_hash", "")
+        report.check("the job is done", report.job_state == "done")
+        same = report.state_hash == report.reference_state_hash
+        report.check("the state hash is the uninterrupted run's", report.state_hash and same)
+        steps = [commit["step"] for commit in deployment.commits(RUN)]
+        report.check("every step is committed once", steps == list(range(1, jobs.steps + 1)))
+        until(lambda: not account.players.alive(), "no instance", also=account.players.alive)
+        report.check("scaled to zero", not any(map(any, deployment.sizes().values())))
+        report.check("the export is in the bucket", self._exported(account, deployment))
+
+    def _exported(self, account: EmulatedAccount, deployment: Deployment) -> bool:
+        s3, bucket = account.server.client("s3"), deployment.config["bucket"]
+        answer = s3.get_object(Bucket=bucket, Key=f"runs/{RUN}/certificate.json")
+        certificate = json.loads(answer["Body"].read())
+        listed = s3.list_objects_v2(Bucket=bucket, Prefix=f"runs/{RUN}/export/")
+        names = {item["Key"].rpartition("/")[2] for item in listed.get("Contents", [])}
+        weights = any(name.endswith(".safetensors") for name in names)
+        same = certificate["state_hash"] == self._report.reference_state_hash
+        return same and weights and "config.json" in names
+
+    def _count_branches(self, account: EmulatedAccount, deployment: Deployment) -> None:
+        client = account.server.client("stepfunctions")
+        record = BranchRecord()
+        for machine in client.list_state_machines()["stateMachines"]:
+            record.add_machine(client, machine["stateMachineArn"])
+        for part in self._branches_of_tests():
+            record.merge(part)
+        self._report.branches_executed = record.executed
+        self._report.branches_total = record.total
+        record.write(self._work / "branches.json")
+        for before, after in record.missing():
+            self._say(f"  not executed: {before} -> {after}")
+
+    def _branches_of_tests(self) -> list[Path]:
+        """Run the machines' own tests, which drive what one story cannot, and give what they saw."""
+        self._say("the state machines' own tests")
+        folder = self._work / "branches"
+        shutil.rmtree(folder, ignore_errors=True)
+        command = [sys.executable, "-m", "pytest", "-q", "tests/integration/state_machines"]
+        ended = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "LUMA_BRANCHES": str(folder)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        (self._work / "state_machines.log").write_text(ended.stdout + ended.stderr)
+        self._report.check("the state machines' own tests pass", ended.returncode == 0)
+        return sorted(folder.glob("*.json"))
+
+    def _update_and_destroy(self, account: EmulatedAccount, deployment: Deployment) -> None:
+        self._say("an update of the stack")
+        account.deploy(heartbeat="7")
+        self._report.check("an update keeps the run", deployment.run(RUN)["state"] == "done")
+        self._say("cdk destroy")
+        account.cdk.destroy(account.stack)
+        self._report.check("destroyed, the data kept", self._only_data_left(account, deployment))
+        self._report.destroyed = self._report.checks["destroyed, the data kept"]
+
+    def _only_data_left(self, account: EmulatedAccount, deployment: Deployment) -> bool:
+        client = account.server.client
+        names = {
+            stack["StackName"]
+            for stack in client("cloudformation").describe_stacks()["Stacks"]
+            if stack["StackStatus"] != "DELETE_COMPLETE"
+        }
+        machines = client("stepfunctions").list_state_machines()["stateMachines"]
+        kept = deployment.run(RUN)["state"] == "done" and self._exported(account, deployment)
+        return account.stack not in names and not machines and not deployment.sizes() and kept
+
+    def _luma(self, environment: dict[str, str], *arguments: Any) -> dict[str, Any]:
+        """Run the command line on its own home, and read its JSON."""
+        ended = subprocess.run(
+            [sys.executable, "-m", "runtime.cli", *map(str, arguments)],
+            cwd=ROOT,
+            env={**os.environ, **environment, "LUMA_HOME": str(self._work / "home")},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_LAUNCH_S,
+            check=False,
+        )
+        with (self._work / "luma.log").open("a") as log:
+            log.write(f"$ luma {' '.join(map(str, arguments))}\n{ended.stderr}{ended.stdout}\n")
+        if ended.returncode != 0:
+            raise AssertionError(f"luma {arguments[0]} ended {ended.returncode}:\n{ended.stderr}")
+        return json.loads(ended.stdout)

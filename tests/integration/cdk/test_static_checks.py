@@ -1,0 +1,69 @@
+"""Every static check over the stack of app.py with everything that it can have: nothing is found."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.e2e.synth import machines, roles
+from tests.e2e.synth.__main__ import ROLES_PAGE
+from tests.e2e.synth.checks import CHECKS, asl_check
+from tests.e2e.synth.stack import default_stack
+from tests.support.cdk import Assembly, synthesized
+
+
+@pytest.fixture(scope="module")
+def stack() -> Assembly:
+    return synthesized(default_stack, nag=True)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_the_stack_passes(stack, check):
+    assert [str(finding) for finding in check.run(stack)] == []
+
+
+def test_the_stack_is_not_empty(stack):
+    """An app that lost its constructs must not pass for a sound one."""
+    assert len(stack.template["Resources"]) >= 150
+    assert len(machines.definitions(stack.template)) >= 3
+    assert len(list(stack.acknowledgements())) >= 20
+    assert len(roles.rows(stack)) >= 60
+
+
+def test_asl_validator_takes_every_definition(stack):
+    assert [str(finding) for finding in asl_check().run(stack)] == []
+
+
+def test_asl_validator_does_find_a_lost_target(stack):
+    from tests.emulator.node import asl_validator
+
+    name, definition = next(iter(machines.definitions(stack.template).items()))
+    first = definition["States"][definition["StartAt"]]
+    first["Next"] = "Nope"
+    found = machines.validator_findings(name, definition, asl_validator)
+    assert "MISSING_TRANSITION_TARGET" in str(found[0])
+
+
+def test_the_page_of_roles_is_the_templates(stack):
+    """`python -m tests.e2e.synth --roles` writes it again."""
+    assert roles.page(stack) == ROLES_PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_of_roles_names_every_role(stack):
+    page = ROLES_PAGE.read_text(encoding="utf-8")
+    assert {row.role for row in roles.rows(stack)} == set(re.findall(r"^- `(.+?)`: ", page, re.M))
+
+
+def test_a_permission_without_a_reason_is_found(stack, monkeypatch):
+    monkeypatch.delitem(roles.REASONS, ("", "sqs:ReceiveMessage"))
+    found = [str(finding) for finding in roles.reason_findings(stack)]
+    assert len(found) >= 3
+    assert all("may sqs:ReceiveMessage, and nothing says why" in finding for finding in found)
+
+
+def test_a_stale_reason_is_found(stack, monkeypatch):
+    monkeypatch.setitem(roles.REASONS, ("", "s3:DeleteBucket"), "x")
+    assert "s3:DeleteBucket has a reason and is allowed nowhere" in str(
+        roles.reason_findings(stack)[0]
+    )

@@ -1,0 +1,252 @@
+"""The deployed machines of one emulated account, and the test in the roles of its nodes."""
+
+import json
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from botocore.exceptions import ClientError
+from tests.emulator.account import plain
+from tests.emulator.faults import Fault
+from tests.emulator.server import EmulatedServer
+from tests.emulator.waiting import until
+from tests.unit.constructs.orchestration.stacks import DEPLOYMENT
+
+FLEETS = ("l4", "a10", "floor", "block", "coordinator", "compiler")
+"""Fleets with a group."""
+
+_CLOSED = ("TaskTimedOut", "InvalidToken")
+
+
+def typed(value: Any) -> dict[str, Any]:
+    """A plain value as DynamoDB's JSON."""
+    match value:
+        case bool():
+            return {"BOOL": value}
+        case int() | float():
+            return {"N": str(value)}
+        case list():
+            return {"L": [typed(part) for part in value]}
+        case _:
+            return {"S": value}
+
+
+class World:
+    """Table, queues, groups and machines of the deployed stack.
+
+    Args:
+        server: the account that the stack was deployed to.
+    """
+
+    def __init__(self, server: EmulatedServer):
+        self.server = server
+        described = server.client("cloudformation").describe_stacks(StackName=DEPLOYMENT)
+        outputs = described["Stacks"][0]["Outputs"]
+        self.out = {o["OutputKey"].removeprefix("Out"): o["OutputValue"] for o in outputs}
+        self._states = server.client("stepfunctions")
+        self._table = server.client("dynamodb")
+        self._queues = server.client("sqs")
+        self._groups = server.client("autoscaling")
+        self._ec2 = server.client("ec2")
+
+    def clear(self) -> None:
+        """Stop everything and forget everything, so that tests do not meet."""
+        self.server.lift_faults()
+        self.server.commands("Success")
+        for machine in self._states.list_state_machines()["stateMachines"]:
+            running = self._states.list_executions(
+                stateMachineArn=machine["stateMachineArn"], statusFilter="RUNNING"
+            )
+            for execution in running["executions"]:
+                self._states.stop_execution(executionArn=execution["executionArn"])
+        until(lambda: not self._running(), "the end of all executions")
+        for fleet in FLEETS:
+            self.server.capacity(self.group_name(fleet), None)
+            self.resize(fleet, 0)
+        for name in [name for name in self.out if name.startswith("Queue")]:
+            self._queues.purge_queue(QueueUrl=self.out[name])
+        for item in self._table.scan(TableName=self.out["Table"])["Items"]:
+            self._table.delete_item(
+                TableName=self.out["Table"], Key={"pk": item["pk"], "sk": item["sk"]}
+            )
+
+    def _running(self) -> list[Any]:
+        return [
+            execution
+            for machine in self._states.list_state_machines()["stateMachines"]
+            for execution in self._states.list_executions(
+                stateMachineArn=machine["stateMachineArn"], statusFilter="RUNNING"
+            )["executions"]
+        ]
+
+    # The table.
+
+    def put(self, pk: str, sk: str, **values: Any) -> None:
+        """Write an item."""
+        item = {name: typed(value) for name, value in values.items()}
+        key = {"pk": {"S": pk}, "sk": {"S": sk}}
+        self._table.put_item(TableName=self.out["Table"], Item=key | item)
+
+    def item(self, pk: str, sk: str) -> dict[str, Any]:
+        """Read an item; nothing where there is none."""
+        answer = self._table.get_item(
+            TableName=self.out["Table"], Key={"pk": {"S": pk}, "sk": {"S": sk}}, ConsistentRead=True
+        )
+        return plain(answer.get("Item", {}))
+
+    def set(self, pk: str, sk: str, **values: Any) -> None:
+        """Change attributes of an item."""
+        names = {f"#{name}": name for name in values}
+        self._table.update_item(
+            TableName=self.out["Table"],
+            Key={"pk": {"S": pk}, "sk": {"S": sk}},
+            UpdateExpression="SET " + ", ".join(f"#{name} = :{name}" for name in values),
+            ExpressionAttributeNames=names,
+            ExpressionAttributeValues={f":{name}": typed(v) for name, v in values.items()},
+        )
+
+    def prepare(self, run: str, **values: Any) -> str:
+        """Write a run as `luma launch` does: two islands, compiled."""
+        given = {
+            "state": "pending",
+            "slots": 2,
+            "fleets": ["l4", "a10"],
+            "execution": "",
+            "cancel": False,
+            "reason": "",
+            "state_hash": "",
+            "cost_usd": 0,
+            "artifact": f"runs/{run}/artifact.luma",
+        }
+        given |= values
+        self.put(f"RUN#{run}", "RUN", **{k: v for k, v in given.items() if v is not None})
+        return run
+
+    def run(self, run: str) -> dict[str, Any]:
+        """A run's item."""
+        return self.item(f"RUN#{run}", "RUN")
+
+    def claims(self, run: str) -> dict[str, tuple[int, int]]:
+        """By fleet: the run's claim, and the sum of all."""
+        found = {}
+        for fleet in (*FLEETS, "lab"):
+            mine = self.item(f"FLEET#{fleet}", f"RUN#{run}").get("count", 0)
+            total = self.item(f"FLEET#{fleet}", "FLEET").get("desired", 0)
+            if mine or total:
+                found[fleet] = (mine, total)
+        return found
+
+    # Groups and instances.
+
+    def group_name(self, fleet: str) -> str:
+        """The name of a fleet's group."""
+        return f"group-{fleet}"
+
+    def resize(self, fleet: str, size: int) -> None:
+        """Set a group's size by hand."""
+        self._groups.set_desired_capacity(
+            AutoScalingGroupName=self.group_name(fleet), DesiredCapacity=size
+        )
+
+    def size(self, fleet: str) -> int:
+        """A group's size as it should be."""
+        found = self._groups.describe_auto_scaling_groups(
+            AutoScalingGroupNames=[self.group_name(fleet)]
+        )
+        return found["AutoScalingGroups"][0]["DesiredCapacity"]
+
+    def instances(self, fleet: str) -> list[str]:
+        """The instances of a group."""
+        found = self._groups.describe_auto_scaling_groups(
+            AutoScalingGroupNames=[self.group_name(fleet)]
+        )
+        return [one["InstanceId"] for one in found["AutoScalingGroups"][0]["Instances"]]
+
+    def instance_state(self, instance: str) -> str:
+        """What EC2 says of an instance."""
+        found = self._ec2.describe_instances(InstanceIds=[instance])
+        return found["Reservations"][0]["Instances"][0]["State"]["Name"]
+
+    def none_left(self, *fleets: str) -> None:
+        """Let EC2 have no capacity for some fleets."""
+        for fleet in fleets:
+            self.server.capacity(self.group_name(fleet), 0)
+
+    def fault(self, service: str, operation: str, code: str, **options: Any) -> None:
+        """Order an error for the machines' calls."""
+        self.server.fault(Fault(service=service, operation=operation, code=code, **options))
+
+    # Executions.
+
+    def start(self, machine: str, given: Mapping[str, Any]) -> str:
+        """Start a machine by its output's name."""
+        answer = self._states.start_execution(
+            stateMachineArn=self.out[machine], name=str(uuid.uuid4()), input=json.dumps(given)
+        )
+        return answer["executionArn"]
+
+    def stop(self, arn: str) -> None:
+        """Stop an execution as a person does in the console."""
+        self._states.stop_execution(executionArn=arn)
+
+    def end(self, arn: str) -> dict[str, Any]:
+        """Wait for an execution's end."""
+
+        def over() -> dict[str, Any] | None:
+            found = self._states.describe_execution(executionArn=arn)
+            return found if found["status"] != "RUNNING" else None
+
+        return until(over, f"the end of {arn}")
+
+    def path(self, arn: str) -> list[str]:
+        """The states that an execution entered, in their order."""
+        history = self._states.get_execution_history(executionArn=arn)["events"]
+        return [e["stateEnteredEventDetails"]["name"] for e in history if "stateEnteredEventDetails" in e]
+
+    def reached(self, arn: str, state: str) -> None:
+        """Wait until an execution has entered a state."""
+        until(lambda: state in self.path(arn), f"{state} in {arn}")
+
+    def executions(self, machine: str) -> list[str]:
+        """The executions of a machine, the newest first."""
+        found = self._states.list_executions(stateMachineArn=self.out[machine])["executions"]
+        return [one["executionArn"] for one in found]
+
+    # The nodes' side.
+
+    def take(self, fleet: str, kind: str | None = None) -> dict[str, Any]:
+        """Take a message of work, as a node does: one whose token still counts."""
+
+        def message() -> dict[str, Any] | None:
+            answer = self._queues.receive_message(
+                QueueUrl=self.out[f"Queue{fleet}"], MaxNumberOfMessages=1
+            )
+            for found in answer.get("Messages", ()):
+                self._queues.delete_message(
+                    QueueUrl=self.out[f"Queue{fleet}"], ReceiptHandle=found["ReceiptHandle"]
+                )
+                work = json.loads(found["Body"])
+                if self._counts(work["token"]):
+                    return work
+            return None
+
+        work = until(message, f"work for {fleet}")
+        assert kind in (None, work["kind"])
+        return work
+
+    def _counts(self, token: str) -> bool:
+        try:
+            self._states.send_task_heartbeat(taskToken=token)
+        except ClientError as error:
+            if error.response["Error"]["Code"] in _CLOSED:
+                return False
+            raise
+        return True
+
+    def succeed(self, work: Mapping[str, Any], **output: Any) -> None:
+        """Answer that work is done."""
+        self._states.send_task_success(taskToken=work["token"], output=json.dumps(output))
+
+    def fail(self, work: Mapping[str, Any], error: str, cause: str = "played by the test") -> None:
+        """Answer that work failed."""
+        self._states.send_task_failure(taskToken=work["token"], error=error, cause=cause)
