@@ -16,9 +16,10 @@ from constructs import Construct
 from luma_constructs._context import AppContext
 from luma_constructs._network import NetworkKind
 from luma_constructs.acknowledgements import acknowledge
+from luma_constructs.deployment_props import CompilerProps
 from luma_constructs.enclave_image_file import EnclaveImage
 from luma_constructs.key_policy import Level
-from luma_constructs.luma_deployment import CompilerProps, LumaDeployment
+from luma_constructs.luma_deployment import LumaDeployment
 from luma_constructs.luma_stack import StackWithoutLookups
 
 __all__ = ["AppStack"]

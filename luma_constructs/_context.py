@@ -17,7 +17,7 @@ from typing import Any
 
 from aws_cdk import aws_ec2 as ec2
 
-from luma_constructs.fleet_props import FleetProps
+from luma_constructs.deployment_props import FleetProps
 from luma_constructs.fleet_purchase import Purchase
 
 __all__ = ["DEFAULT_FLEETS", "FLEET_FIELDS", "KEYS", "AppContext", "ContextError", "ContextKey"]

@@ -171,7 +171,9 @@ def island_security_group(
         scope, "SecurityGroup", vpc=vpc, description="Nodes of a Luma fleet"
     )
     port = ec2.Port.all_traffic() if efa else ec2.Port.all_tcp()
-    group.connections.allow_internally(port, "islands of one fleet")
+    # Not `connections.allow_internally`: it also asks for a rule of egress, which a group that allows
+    # all of it ignores with a warning.
+    group.add_ingress_rule(group, port, "islands of one fleet")
     return group
 
 

@@ -1,4 +1,4 @@
-"""`LumaDeployment`: run state, fleets, coordinator, compiler, jobs, failover and dashboard, joined.
+"""`LumaDeployment`: run state, fleets, coordinator, compiler, jobs and failover, joined.
 
     LumaDeployment(self, "Luma", vpc=vpc, fleets=[
         FleetProps(name="l4", target="cuda-sm89"),
@@ -15,7 +15,6 @@ gateway; docs/how-to/deploy.md has the figures.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 from aws_cdk import Duration, Stack
@@ -34,56 +33,20 @@ from luma_constructs._network import NetworkKind, new_network, subnets_of
 from luma_constructs._validation import Problems
 from luma_constructs.accelerator_fleet import AcceleratorFleet
 from luma_constructs.coordinator_host import CoordinatorHost
-from luma_constructs.enclave_image_file import EnclaveImage
+from luma_constructs.deployment_props import CompilerProps, FleetProps, LumaRoles
 from luma_constructs.failover import FailoverStateMachine
 from luma_constructs.fleet_interface import FleetBase
-from luma_constructs.fleet_props import FleetProps
-from luma_constructs.key_policy import Level
 from luma_constructs.run_store import RunStore
 from luma_constructs.sealed_compiler import SealedCompiler
 from luma_constructs.spot_interruption_rules import SpotInterruptionRules
 from luma_constructs.training_jobs import TrainingJobs
 
-__all__ = ["CompilerProps", "LumaDeployment", "LumaRoles"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CompilerProps:
-    """The compiler of a deployment; `SealedCompiler` checks the values.
-
-    Attributes:
-        level: seal level of what it makes. Default: "L1"
-        customer: whose artifacts are sealed, under a key of KMS. Default: - nobody's: at L1, with
-            the key file of each run.
-        enclave_image: needed at L2 and L3. Default: - none.
-        administrators: of the key. Default: - whoever the account's IAM policies allow.
-    """
-
-    level: Level = "L1"
-    customer: str | None = None
-    enclave_image: EnclaveImage | None = None
-    administrators: Sequence[iam.IRole] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LumaRoles:
-    """Roles of instances that exist already, for accounts where a stack may make none.
-
-    Each gets the permissions that docs/reference/roles.md lists, unless it was imported with
-    `mutable=False`: then it must have them.
-
-    Attributes:
-        nodes: of the fleets. Default: - one for each fleet.
-        coordinator: of the coordinator's host. Default: - a new one.
-        compiler: of the compiler's host. Default: - a new one.
-    """
-
-    nodes: iam.IRole | None = None
-    coordinator: iam.IRole | None = None
-    compiler: iam.IRole | None = None
-
+__all__ = ["LumaDeployment"]
 
 _COMPILER = CompilerProps()
+_SHORT_S = 30
+_SHORT_POLL = Duration.seconds(1)
+"""Failover that may wait only seconds looks every second."""
 
 
 class LumaDeployment(Construct):
@@ -116,7 +79,7 @@ class LumaDeployment(Construct):
     def __init__(
         self,
         scope: Construct,
-        id: str,  # noqa: A002 (CDK's name for it)
+        id: str,
         *,
         fleets: Sequence[FleetProps],
         compiler: CompilerProps | None = _COMPILER,
@@ -138,30 +101,87 @@ class LumaDeployment(Construct):
         roles = roles or LumaRoles()
         self.vpc: ec2.IVpc = vpc or new_network(self, kind=network, zones=zones)
         """Network of everything."""
-        subnets = vpc_subnets or (subnets_of(network) if vpc is None else None)
+        self._subnets = vpc_subnets or (subnets_of(network) if vpc is None else None)
         self.store = RunStore(
             self, "Store", bucket=bucket, table=table, encryption_key=encryption_key
         )
         """Everything that a run needs to go on."""
-        self.topic: sns.ITopic = topic or _new_topic(self)
+        # Its messages hold names and states, so it needs no customer's key.
+        self.topic = topic or sns.Topic(self, "Notices", enforce_ssl=True, display_name="Luma")
         """Who is told of failovers, ends of runs and alarms."""
-        self.fleets = _new_fleets(self, fleets, self.vpc, subnets, self.store, roles.nodes)
+        self.fleets = self._new_fleets(fleets, roles.nodes)
         """The fleets, in the order in which failover tries them."""
         self.coordinator = CoordinatorHost(
             self,
             "Coordinator",
             vpc=self.vpc,
-            vpc_subnets=subnets,
+            vpc_subnets=self._subnets,
             store=self.store,
             role=roles.coordinator,
         )
         """The host of coordinators."""
         _connect([*self.fleets, self.coordinator])
-        self.compiler = (
-            None if compiler is None else self._new_compiler(compiler, subnets, roles.compiler)
-        )
+        self.compiler = compiler and self._new_compiler(compiler, roles.compiler)
         """What compiles in the account; None where jobs bring their artifacts."""
-        self.jobs = TrainingJobs(
+        self.jobs = self._new_jobs(heartbeat, patience)
+        """The state machine of jobs."""
+        self.failover = self._new_failover(fleets, other_regions, patience)
+        """The state machine that replaces what EC2 takes back."""
+        self.interruptions = SpotInterruptionRules(
+            self, "Interruptions", encryption_key=encryption_key
+        )
+        """The rules that start it."""
+        self.interruptions.start(self.failover.state_machine)
+        self._publish()
+
+    @property
+    def _hosts(self) -> list[FleetBase]:
+        """What is not a fleet of islands."""
+        return [self.coordinator] if self.compiler is None else [self.coordinator, self.compiler]
+
+    def _new_fleets(
+        self, fleets: Sequence[FleetProps], role: iam.IRole | None
+    ) -> tuple[AcceleratorFleet, ...]:
+        """Make the fleets below one construct, so that no name of theirs is one of ours."""
+        group = Construct(self, "Fleets")
+        return tuple(
+            AcceleratorFleet(
+                group,
+                fleet.name,
+                fleet_name=fleet.name,
+                target=fleet.target,
+                vpc=self.vpc,
+                vpc_subnets=self._subnets,
+                store=self.store,
+                purchase=fleet.purchase,
+                max_capacity=fleet.max_capacity,
+                instance_types=fleet.instance_types,
+                network=fleet.network,
+                order=order,
+                role=role,
+            )
+            for order, fleet in enumerate(fleets)
+        )
+
+    def _new_compiler(self, props: CompilerProps, role: iam.IRole | None) -> SealedCompiler:
+        """Make the compiler; every node may open what it made."""
+        return SealedCompiler(
+            self,
+            "Compiler",
+            vpc=self.vpc,
+            vpc_subnets=self._subnets,
+            store=self.store,
+            level=props.level,
+            customer=props.customer,
+            enclave_image=props.enclave_image,
+            administrators=props.administrators,
+            agents=[*(fleet.role for fleet in self.fleets), self.coordinator.role],
+            role=role,
+        )
+
+    def _new_jobs(self, heartbeat: Duration | None, patience: Duration | None) -> TrainingJobs:
+        """Make the machine of jobs, and let its nodes answer it."""
+        jobs = TrainingJobs(
             self,
             "Jobs",
             fleets=self.fleets,
@@ -171,82 +191,64 @@ class LumaDeployment(Construct):
             topic=self.topic,
             **_given(heartbeat=heartbeat, capacity_timeout=patience),
         )
-        """The state machine of jobs."""
-        workers = (*self.fleets, self.coordinator, self.compiler)
         # A policy of its own: an instance waits for its role's default policy, and the machine for
         # the instances' group, so the machine's name in that policy would close a circle.
-        answers = iam.Policy(
-            self,
-            "Answers",
-            roles=list(dict.fromkeys(worker.role for worker in workers if worker is not None)),
-        )
-        self.jobs.grants.answer(answers)
-        hosts = [self.coordinator] if self.compiler is None else [self.coordinator, self.compiler]
-        self.failover = FailoverStateMachine(
+        roles = dict.fromkeys(worker.role for worker in (*self.fleets, *self._hosts))
+        jobs.grants.answer(iam.Policy(self, "Answers", roles=list(roles)))
+        return jobs
+
+    def _new_failover(
+        self,
+        fleets: Sequence[FleetProps],
+        other_regions: Mapping[str, events.IEventBus] | None,
+        patience: Duration | None,
+    ) -> FailoverStateMachine:
+        """Make the machine of failovers, which looks after the hosts too."""
+        in_blocks = {
+            props.purchase.reservation_id: fleet
+            for props, fleet in zip(fleets, self.fleets, strict=True)
+            if props.purchase.reservation_id
+        }
+        short = patience is not None and patience.to_seconds() < _SHORT_S
+        return FailoverStateMachine(
             self,
             "Failover",
-            fleets=[*self.fleets, *hosts],
+            fleets=[*self.fleets, *self._hosts],
             store=self.store,
             jobs=self.jobs.state_machine,
-            capacity_blocks={
-                props.purchase.reservation_id: fleet
-                for props, fleet in zip(fleets, self.fleets, strict=True)
-                if props.purchase.reservation_id
-            },
+            capacity_blocks=in_blocks,
             topic=self.topic,
             other_regions=other_regions,
-            **_given(drain_timeout=patience, commit_timeout=patience, capacity_timeout=patience),
+            **_given(
+                drain_timeout=patience,
+                commit_timeout=patience,
+                capacity_timeout=patience,
+                poll=_SHORT_POLL if short else None,
+            ),
         )
-        """The state machine that replaces what EC2 takes back."""
-        self.interruptions = SpotInterruptionRules(
-            self, "Interruptions", encryption_key=encryption_key
-        )
-        """The rules that start it."""
-        self.interruptions.start(self.failover.state_machine)
-        self._publish()
 
     def _publish(self) -> None:
         """Write the parameter by which nodes and engineers find everything."""
-        name = self.store.deployment_name
-        compiler = self.compiler
+        name, compiler = self.store.deployment_name, self.compiler
+        value = {
+            "schema": _names.ACCOUNT_SCHEMA,
+            "stack": name,
+            "region": Stack.of(self).region,
+            "bucket": self.store.bucket.bucket_name,
+            "table": self.store.table.table_name,
+            "jobs_machine": self.jobs.state_machine.state_machine_arn,
+            "failover_machine": self.failover.state_machine.state_machine_arn,
+            "topic": self.topic.topic_arn,
+            "coordinator_fleet": self.coordinator.fleet_name,
+            "compiler_queue": None if compiler is None else compiler.queue.queue_url,
+            "compiler_fleet": None if compiler is None else compiler.fleet_name,
+        }
         ssm.StringParameter(
             self,
             "Parameter",
             parameter_name=_names.config_parameter(name),
             description=f"Luma deployment {name}",
-            string_value=Stack.of(self).to_json_string(
-                {
-                    "schema": _names.ACCOUNT_SCHEMA,
-                    "stack": name,
-                    "region": Stack.of(self).region,
-                    "bucket": self.store.bucket.bucket_name,
-                    "table": self.store.table.table_name,
-                    "jobs_machine": self.jobs.state_machine.state_machine_arn,
-                    "failover_machine": self.failover.state_machine.state_machine_arn,
-                    "topic": self.topic.topic_arn,
-                    "coordinator_fleet": self.coordinator.fleet_name,
-                    "compiler_queue": None if compiler is None else compiler.queue.queue_url,
-                    "compiler_fleet": None if compiler is None else compiler.fleet_name,
-                }
-            ),
-        )
-
-    def _new_compiler(
-        self, props: CompilerProps, subnets: ec2.SubnetSelection | None, role: iam.IRole | None
-    ) -> SealedCompiler:
-        """Make the compiler; every node may open what it made."""
-        return SealedCompiler(
-            self,
-            "Compiler",
-            vpc=self.vpc,
-            vpc_subnets=subnets,
-            store=self.store,
-            level=props.level,
-            customer=props.customer,
-            enclave_image=props.enclave_image,
-            administrators=props.administrators,
-            agents=[*(fleet.role for fleet in self.fleets), self.coordinator.role],
-            role=role,
+            string_value=Stack.of(self).to_json_string(value),
         )
 
 
@@ -273,41 +275,6 @@ def _check(
         "pass the vpc of the subnets too",
     )
     problems.raise_all()
-
-
-def _new_topic(scope: Construct) -> sns.Topic:
-    """Make the topic. Its messages hold names and states, so it needs no customer's key."""
-    return sns.Topic(scope, "Notices", enforce_ssl=True, display_name="Luma")
-
-
-def _new_fleets(
-    scope: Construct,
-    fleets: Sequence[FleetProps],
-    vpc: ec2.IVpc,
-    subnets: ec2.SubnetSelection | None,
-    store: RunStore,
-    role: iam.IRole | None,
-) -> tuple[AcceleratorFleet, ...]:
-    """Make the fleets below one construct, whose path their ids share."""
-    group = Construct(scope, "Fleets")
-    return tuple(
-        AcceleratorFleet(
-            group,
-            fleet.name,
-            fleet_name=fleet.name,
-            target=fleet.target,
-            vpc=vpc,
-            vpc_subnets=subnets,
-            store=store,
-            purchase=fleet.purchase,
-            max_capacity=fleet.max_capacity,
-            instance_types=fleet.instance_types,
-            network=fleet.network,
-            order=order,
-            role=role,
-        )
-        for order, fleet in enumerate(fleets)
-    )
 
 
 def _connect(fleets: Sequence[FleetBase]) -> None:

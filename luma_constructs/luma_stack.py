@@ -19,7 +19,7 @@ from constructs import Construct
 
 from luma_constructs._network import zones_of_account
 from luma_constructs.acknowledgements import acknowledge
-from luma_constructs.fleet_props import FleetProps
+from luma_constructs.deployment_props import FleetProps
 from luma_constructs.luma_deployment import LumaDeployment
 
 __all__ = ["LumaStack", "StackOptions", "StackWithoutLookups"]
@@ -66,7 +66,7 @@ class LumaStack(StackWithoutLookups):
     def __init__(
         self,
         scope: Construct,
-        id: str,  # noqa: A002 (CDK's name for it)
+        id: str,
         *,
         fleets: Sequence[FleetProps],
         vpc: ec2.IVpc | None = None,

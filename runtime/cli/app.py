@@ -41,7 +41,7 @@ Start with `luma init`, then `luma check job.yaml`, then `luma launch job.yaml`.
 
 _USAGE_ERROR = 2
 _INTERRUPTED = 130
-_READS = frozenset({"status", "logs", "events", "inspect", "offers", "catalogue"})
+_READS = frozenset({"status", "logs", "events", "inspect", "offers", "catalogue", "cost"})
 """Commands that only show something: whoever reads of it may stop reading at any time."""
 
 

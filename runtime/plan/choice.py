@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Limits", "Pool", "Solution", "binding_limits", "solve"]
+__all__ = ["Limits", "Pool", "Solution", "binding_limits", "solve", "weighted_cost"]
 
 _MAX_ROUNDS: Final = 50
 _TIE: Final = 1e-7
@@ -139,7 +139,7 @@ def solve(pools: Sequence[Pool], limits: Limits) -> Solution | None:
         found = _least_ratio(_Program(pools, limits))
         return None if found is None else _solution(pools, limits, found)
     choices = [_solution(pools, limits, found) for found in _under_ceilings(pools, limits)]
-    return min(choices, key=lambda choice: _weighted_cost(pools, limits, choice), default=None)
+    return min(choices, key=lambda choice: weighted_cost(pools, limits, choice), default=None)
 
 
 def _least_ratio(program: _Program) -> np.ndarray | None:
@@ -185,10 +185,11 @@ def _dearest(pools: Sequence[Pool], limits: Limits) -> float:
     return limits.fixed_usd_per_hour + limits.max_islands * max(p.usd_per_hour for p in pools)
 
 
-def _weighted_cost(pools: Sequence[Pool], limits: Limits, choice: Solution) -> float:
-    """Give what is to be least: the cost of the job, as the objective counts prices."""
+def weighted_cost(pools: Sequence[Pool], limits: Limits, choice: Solution) -> float:
+    """Give what is to be least, as the objective counts prices: of the job, or of an island's hour."""
     weight = sum(n * pool.weight for n, pool in zip(choice.counts, pools, strict=True))
-    return (limits.fixed_usd_per_hour + weight) * (choice.hours or 0.0)
+    hours = 1 / choice.speed if choice.hours is None else choice.hours
+    return (limits.fixed_usd_per_hour + weight) * hours
 
 
 def binding_limits(pools: Sequence[Pool], limits: Limits) -> Iterator[tuple[str, float]]:

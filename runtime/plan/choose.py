@@ -2,6 +2,7 @@
 
 In this order, until something is possible: the islands that the job names, of several spot pools; the
 same without that diversity; any number between `min_workers` and `max_workers`, with and without it.
+Each time islands of one target come before a mixture, since only they give exact bits.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from runtime.plan.choice import Limits, Pool, Solution, solve
+from runtime.plan.choice import Limits, Pool, Solution, solve, weighted_cost
 from runtime.plan.offer import Offer
 from runtime.plan.predict import START_S, fleet_step_seconds
 from runtime.plan.reasons import explain, no_plan
@@ -88,7 +89,7 @@ def choose(
         _pool(offer, unknown_price, known_speeds=known_speeds, prefer_spot=prefer_spot)
         for offer in usable
     ]
-    found = _first_possible(spec, pools, limits)
+    found = _first_possible(spec, pools, [offer.target for offer in usable], limits)
     if found is None:
         raise no_plan(offers, pools, limits, what=what)
     solution, kept, given_up = found
@@ -103,14 +104,33 @@ def choose(
 
 
 def _first_possible(
-    spec: JobSpec, pools: Sequence[Pool], limits: Limits
+    spec: JobSpec, pools: Sequence[Pool], targets: Sequence[str | None], limits: Limits
 ) -> tuple[Solution, Limits, list[str]] | None:
     """Give (choice, limits that it keeps, what was given up), None where nothing is possible."""
     for kept, given_up in _attempts(spec, limits):
-        solution = solve(pools, kept)
+        solution = _of_one_target(pools, targets, kept) or solve(pools, kept)
         if solution is not None:
             return solution, kept, given_up
     return None
+
+
+def _of_one_target(
+    pools: Sequence[Pool], targets: Sequence[str | None], limits: Limits
+) -> Solution | None:
+    """Give the best choice whose islands all run one target, for only those have equal bits."""
+    kinds = dict.fromkeys(targets)
+    if len(kinds) < 2:
+        return None
+    found = []
+    for kind in kinds:
+        alone = [
+            pool if target == kind else dataclasses.replace(pool, most=0)
+            for pool, target in zip(pools, targets, strict=True)
+        ]
+        solution = solve(alone, limits)
+        if solution is not None:
+            found.append(solution)
+    return min(found, key=lambda solution: weighted_cost(pools, limits, solution), default=None)
 
 
 def _attempts(spec: JobSpec, limits: Limits) -> Iterator[tuple[Limits, list[str]]]:

@@ -121,15 +121,18 @@ resource for it.
 
 
 def _table(found: Iterable[Row]) -> str:
-    """Give the rows of one role; actions with the same limits and the same reason share one."""
+    """Give the rows of one role; what has the same limits and the same reason shares one."""
     actions: dict[tuple[str, str, str], list[str]] = {}
     for row in found:
         why = _reason(row) or "?"
         actions.setdefault((row.resource, row.condition, why), []).append(row.action)
-    lines = ["| actions | on | when | why |", "|---|---|---|---|"]
-    for (resource, condition, why), names in sorted(actions.items(), key=lambda item: item[1]):
+    resources: dict[tuple[str, str, str], list[str]] = {}
+    for (resource, condition, why), names in actions.items():
         listed = ", ".join(f"`{name}`" for name in names)
-        lines.append(f"| {listed} | `{resource}` | {condition or 'always'} | {why} |")
+        resources.setdefault((listed, condition, why), []).append(f"`{resource}`")
+    lines = ["| actions | on | when | why |", "|---|---|---|---|"]
+    for (listed, condition, why), where in sorted(resources.items()):
+        lines.append(f"| {listed} | {', '.join(where)} | {condition or 'always'} | {why} |")
     return "\n".join(lines) + "\n"
 
 

@@ -52,7 +52,7 @@ def test_the_page_of_roles_is_the_templates(stack):
 
 def test_the_page_of_roles_names_every_role(stack):
     page = ROLES_PAGE.read_text(encoding="utf-8")
-    assert {row.role for row in roles.rows(stack)} == set(re.findall(r"^- `(.+?)`: ", page, re.M))
+    assert {row.role for row in roles.rows(stack)} == set(re.findall(r"^- `(.+?)`: ", page, re.MULTILINE))
 
 
 def test_a_permission_without_a_reason_is_found(stack, monkeypatch):

@@ -13,7 +13,6 @@ from tests.unit.constructs.orchestration.stacks import DEPLOYMENT, machines
 @pytest.fixture(scope="module")
 def deployed():
     template = synthesized(machines).template
-    template.get("Rules", {}).clear()  # of the CDK's bootstrap; nothing was bootstrapped here
     with EmulatedServer(log=__import__("pathlib").Path("/tmp/w/s4/B/server.log")) as server:
         server.client("cloudformation").create_stack(
             StackName=DEPLOYMENT,

@@ -12,7 +12,7 @@ import boto3
 from moto import mock_aws
 
 TABLE = "luma-runs"
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "testing",
     "AWS_SECRET_ACCESS_KEY": "testing",
     "AWS_REGION": "us-east-1",
@@ -28,7 +28,7 @@ _numbers = itertools.count()
 def emulated_table() -> Iterator[None]:
     """Have every client of this process talk to an account with one empty table."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    with patch.dict(os.environ, kept | _ENVIRONMENT, clear=True), mock_aws():
+    with patch.dict(os.environ, kept | ENVIRONMENT, clear=True), mock_aws():
         boto3.client("dynamodb").create_table(
             TableName=TABLE,
             KeySchema=[

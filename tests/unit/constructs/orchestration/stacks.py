@@ -88,7 +88,12 @@ def _group(stack: cdk.Stack, name: str, group: str) -> None:
 
 def machines(app: cdk.App) -> cdk.Stack:
     """Everything that orchestrates, with short waits; outputs name what tests need."""
-    stack = cdk.Stack(app, DEPLOYMENT)
+    stack = cdk.Stack(
+        app,
+        DEPLOYMENT,
+        # It has no assets, and nothing is bootstrapped where it goes.
+        synthesizer=cdk.DefaultStackSynthesizer(generate_bootstrap_version_rule=False),
+    )
     store = RunStore(stack, "Store", removal_policy=cdk.RemovalPolicy.DESTROY)
     topic = sns.Topic(stack, "Topic")
     fleets = [

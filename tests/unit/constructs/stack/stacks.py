@@ -8,9 +8,9 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 
-from luma_constructs.fleet_props import FleetProps
+from luma_constructs.deployment_props import FleetProps, LumaRoles
 from luma_constructs.fleet_purchase import Purchase
-from luma_constructs.luma_deployment import LumaDeployment, LumaRoles
+from luma_constructs.luma_deployment import LumaDeployment
 from luma_constructs.luma_stack import LumaStack, StackWithoutLookups
 
 KEY_ID = "1234abcd-12ab-34cd-56ef-1234567890ab"

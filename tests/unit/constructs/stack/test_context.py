@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from luma_constructs._context import DEFAULT_FLEETS, FLEET_FIELDS, KEYS, AppContext, ContextError
-from luma_constructs.fleet_props import FleetProps
+from luma_constructs.deployment_props import FleetProps
 from luma_constructs.fleet_purchase import Purchase
 from tests.support.cdk import flags
 

@@ -8,8 +8,8 @@ import aws_cdk as cdk
 import pytest
 
 from luma_constructs._validation import PropError
-from luma_constructs.fleet_props import FleetProps
-from luma_constructs.luma_deployment import CompilerProps, LumaDeployment
+from luma_constructs.deployment_props import CompilerProps, FleetProps
+from luma_constructs.luma_deployment import LumaDeployment
 from luma_constructs.luma_stack import LumaStack
 from runtime.spec.account import AccountConfig, Fleet
 from tests.e2e.synth import stateful
