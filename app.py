@@ -1,6 +1,6 @@
 """The deployable app: one deployment of Luma, from context parameters.
 
-    cdk deploy -c fleets=l4:cuda-sm89:8,cpu:cpu:2:on-demand -c budget=500
+    cdk deploy -c fleets=l4:cuda-sm89:8,cpu:cpu:2:on-demand -c budget=500/month
 
 docs/how-to/deploy.md lists the parameters. A mistake in one ends with exit code 2 and a line for each;
 nothing is looked up, so synthesis needs no credentials.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import cast
 
 from aws_cdk import Duration
+from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_events as events
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sns as sns
-from aws_cdk import aws_sns_subscriptions as subscriptions
 from constructs import Construct
 
 from luma_constructs._context import AppContext
@@ -46,15 +46,23 @@ class AppStack(StackWithoutLookups):
             network=cast("NetworkKind", context.network),
             zones=context.zones,
             bucket=_bucket(self, context),
+            table=_table(self, context),
             encryption_key=_key(self, context),
             heartbeat=_seconds(context.heartbeat),
             patience=_seconds(context.patience),
+            budget=context.budget,
             other_regions={region: self._bus(region) for region in context.failover},
         )
         """What is deployed."""
+        self.say_names(self.deployment)
         if context.email is not None:
-            address = subscriptions.EmailSubscription(context.email)
-            cast("sns.Topic", self.deployment.topic).add_subscription(address)
+            sns.Subscription(
+                self,
+                "Email",
+                topic=self.deployment.topic,
+                protocol=sns.SubscriptionProtocol.EMAIL,
+                endpoint=context.email,
+            )
         acknowledge(self)
 
     def _bus(self, region: str) -> events.IEventBus:
@@ -95,6 +103,12 @@ def _bucket(scope: Construct, context: AppContext) -> s3.IBucket | None:
     if context.bucket is None:
         return None
     return s3.Bucket.from_bucket_name(scope, "ExistingBucket", context.bucket)
+
+
+def _table(scope: Construct, context: AppContext) -> dynamodb.ITable | None:
+    if context.table is None:
+        return None
+    return dynamodb.Table.from_table_name(scope, "ExistingTable", context.table)
 
 
 def _key(scope: Construct, context: AppContext) -> kms.IKey | None:

@@ -6,7 +6,7 @@ conditions. All data flow is JSONPath. Variables, JSONata, activities and Lambda
 used.
 
 Forms of resources and errors: the Step Functions developer guide, "Integrating services" (optimized
-`dynamodb`, `sqs`, `sns`, `events`, `states`) and "AWS SDK service integrations" (`aws-sdk:...`).
+`dynamodb`, `sqs`, `sns`, `events`) and "AWS SDK service integrations" (`aws-sdk:...`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ __all__ = [
     "ANY_ERROR",
     "CONDITION_FAILED",
     "DISCARD",
-    "NO_ANSWER",
     "NOW",
+    "NO_ANSWER",
     "Items",
     "ask",
     "count",
     "execution",
+    "has_no",
     "number",
+    "of_group",
     "seconds",
     "task",
     "text",
@@ -89,7 +91,7 @@ _AGAIN = {
     "sqs": ("SQS.AmazonSQSException", "SQS.SdkClientException"),
     "sns": ("SNS.InternalErrorException", "SNS.ThrottledException"),
     "events": ("EventBridge.InternalException", "EventBridge.ThrottlingException"),
-    "states": ("StepFunctions.ExecutionLimitExceededException",),
+    "aws-sdk:sfn": ("Sfn.ExecutionLimitExceededException", "Sfn.SfnException"),
 }
 """Errors that go away by themselves, by integration."""
 
@@ -134,7 +136,7 @@ def task(
     return custom.add_retry(
         errors=list(errors),
         interval=Duration.seconds(1),
-        max_attempts=4,
+        max_attempts=3,
         backoff_rate=2,
         jitter_strategy=sfn.JitterType.FULL,
     )
@@ -145,6 +147,12 @@ def ask(variable: str, value: str) -> sfn.Condition:
     return sfn.Condition.and_(
         sfn.Condition.is_present(variable), sfn.Condition.string_equals(variable, value)
     )
+
+
+def has_no(variable: str) -> sfn.Condition:
+    """Give the condition that a field is absent or null; CDK's JSON leaves null fields out."""
+    when = sfn.Condition
+    return when.or_(when.not_(when.is_present(variable)), when.is_null(variable))
 
 
 def count(scope: Construct, name: str, counter: str) -> sfn.Pass:
@@ -170,6 +178,14 @@ def text(path: str) -> dict[str, str]:
 def number(path: str) -> dict[str, str]:
     """Give a number attribute whose value is read from a path; DynamoDB's JSON has numbers as text."""
     return {"N.$": f"States.Format('{{}}', {path})"}
+
+
+def of_group(field: str) -> str:
+    """Give the intrinsic for a field of the one group in DescribeAutoScalingGroups' answer.
+
+    Not `$.AutoScalingGroups[0].Field`, which is the same on AWS: moto gives a list for it.
+    """
+    return f"States.ArrayGetItem($.AutoScalingGroups[*].{field}, 0)"
 
 
 @dataclass(frozen=True, slots=True)

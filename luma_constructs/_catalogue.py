@@ -20,8 +20,10 @@ __all__ = [
     "architecture_of",
     "fitting",
     "hosts",
+    "known_regions",
     "known_targets",
     "load_rows",
+    "offered",
     "row_of",
 ]
 
@@ -75,6 +77,7 @@ class InstanceRow:
 
     Attributes:
         name: instance type, or a chip outside of EC2.
+        chip: the chip, such as "L4".
         count: chips; None where it is not known.
         vcpus: processors of the host; None where it is not known.
         host_memory_gib: its memory; None where it is not known.
@@ -83,9 +86,13 @@ class InstanceRow:
         target: compile target of one chip; None where Luma cannot compile for it.
         where: "ec2" or "external".
         regions: where the type is offered; None where the catalogue does not know.
+        usage_classes: of "spot", "on-demand" and "capacity-block" those that it can be bought as;
+            None where it is not known.
+        nitro_enclaves: whether it can be an enclave's parent; None where it is not known.
     """
 
     name: str
+    chip: str
     count: int | None
     vcpus: int | None
     host_memory_gib: int | None
@@ -94,6 +101,8 @@ class InstanceRow:
     target: str | None
     where: str
     regions: tuple[str, ...] | None
+    usage_classes: tuple[str, ...] | None
+    nitro_enclaves: bool | None
 
     @property
     def launchable(self) -> bool:
@@ -106,6 +115,22 @@ def load_rows() -> tuple[InstanceRow, ...]:
     """Read the catalogue that comes with this package."""
     text = files("luma_constructs").joinpath("data/accelerators.json").read_text(encoding="utf-8")
     return tuple(_row(row) for row in json.loads(text)["accelerators"])
+
+
+@cache
+def known_regions() -> frozenset[str]:
+    """Give the regions that the catalogue knows anything about; of another it knows nothing."""
+    return frozenset(region for row in load_rows() for region in row.regions or ())
+
+
+def offered(row: InstanceRow, region: str) -> bool:
+    """Tell whether a type is offered in a region, as far as the catalogue knows.
+
+    Args:
+        row: the type.
+        region: may be a token, of which nothing is known.
+    """
+    return row.regions is None or region not in known_regions() or region in row.regions
 
 
 def row_of(instance_type: str) -> InstanceRow | None:
@@ -151,9 +176,10 @@ def architecture_of(instance_type: str) -> Architecture:
 
 def _row(row: dict) -> InstanceRow:
     """Read one row; what is not known here does not matter at synth."""
-    regions = row.get("regions")
+    regions, classes = row.get("regions"), row.get("usage_classes")
     return InstanceRow(
         name=row["name"],
+        chip=row["chip"],
         count=row["count"],
         vcpus=row["vcpus"],
         host_memory_gib=row["host_memory_gib"],
@@ -162,4 +188,6 @@ def _row(row: dict) -> InstanceRow:
         target=row["compile_target"],
         where=row["where"],
         regions=None if regions is None else tuple(regions),
+        usage_classes=None if classes is None else tuple(classes),
+        nitro_enclaves=row.get("nitro_enclaves"),
     )

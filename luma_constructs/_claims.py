@@ -18,7 +18,7 @@ from typing import Any
 
 from aws_cdk import aws_stepfunctions as sfn
 
-from luma_constructs._asl import DISCARD, Items, execution, task, text
+from luma_constructs._asl import DISCARD, Items, execution, of_group, task, text
 from luma_constructs._run_items import FLEET, FLEET_KEY, RUN, RUN_KEY, place_key
 
 __all__ = [
@@ -53,7 +53,7 @@ class Piece:
     """
 
     start: sfn.IChainable
-    end: sfn.INextable
+    end: sfn.Chain | sfn.CustomState | sfn.Pass
 
 
 def match_size(items: Items, where: str) -> Piece:
@@ -74,8 +74,8 @@ def match_size(items: Items, where: str) -> Piece:
         "aws-sdk:autoscaling:describeAutoScalingGroups",
         {"AutoScalingGroupNames.$": "States.Array($.asg)"},
         select={
-            "size.$": "$.AutoScalingGroups[0].DesiredCapacity",
-            "most.$": "$.AutoScalingGroups[0].MaxSize",
+            "size.$": of_group("DesiredCapacity"),
+            "most.$": of_group("MaxSize"),
         },
         keep="$.group",
     )
@@ -134,9 +134,7 @@ def release(items: Items, where: str) -> Piece:
     return _change_claim(items, where, given, is_claimed=True)
 
 
-def _change_claim(
-    items: Items, where: str, change: sfn.CustomState, *, is_claimed: bool
-) -> Piece:
+def _change_claim(items: Items, where: str, change: sfn.CustomState, *, is_claimed: bool) -> Piece:
     """Read the place, change its claim where that is due, and match the size of its group."""
     scope = items.scope
     read = items.get(
@@ -150,7 +148,7 @@ def _change_claim(
     choice = sfn.Choice(scope, f"Is it claimed?{where}")
     if is_claimed:
         # A run that ended early has no places yet.
-        choice.when(sfn.Condition.not_(sfn.Condition.is_present(PLACE)), match.end)  # type: ignore[arg-type]
+        choice.when(sfn.Condition.not_(sfn.Condition.is_present(PLACE)), match.end)
     choice.when(due, change.next(group)).otherwise(group)
     read.next(choice)
     return Piece(read, match.end)
@@ -249,9 +247,7 @@ def match_groups(items: Items, where: str) -> Piece:
     return Piece(both, both.next(each))
 
 
-def over_places(
-    items: Items, name: str, numbers: str, step: Piece, *, at_once: int = 1
-) -> sfn.Map:
+def over_places(items: Items, name: str, numbers: str, step: Piece, *, at_once: int = 1) -> sfn.Map:
     """Give the Map that takes one step for each of several places of `$.run`.
 
     Args:

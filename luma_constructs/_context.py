@@ -1,6 +1,6 @@
 """Context parameters of app.py: read, checked, and refused together.
 
-    cdk deploy -c fleets=cpu:cpu:4,l4:cuda-sm89:8 -c budget=500
+    cdk deploy -c fleets=cpu:cpu:4,l4:cuda-sm89:8 -c budget=500/month
 
 The command line gives text and cdk.json any JSON value; both forms of a parameter mean the same.
 A parameter that is misspelt would be ignored by CDK: here it is an error that names the right one.
@@ -17,7 +17,7 @@ from typing import Any
 
 from aws_cdk import aws_ec2 as ec2
 
-from luma_constructs.deployment_props import FleetProps
+from luma_constructs.deployment_props import BudgetProps, FleetProps
 from luma_constructs.fleet_purchase import Purchase
 
 __all__ = ["DEFAULT_FLEETS", "FLEET_FIELDS", "KEYS", "AppContext", "ContextError", "ContextKey"]
@@ -38,12 +38,14 @@ _VPC = re.compile(r"vpc-[0-9a-f]{8,17}", re.ASCII)
 _SUBNET = re.compile(r"([a-z0-9-]+)=(subnet-[0-9a-f]{8,17})", re.ASCII)
 _CUSTOMER = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?", re.ASCII)
 _PATH = re.compile(r".+\.eif")
+_LIMIT = re.compile(r"([0-9]{1,9}(?:\.[0-9]+)?)/(month|h)", re.ASCII)
 _EMAIL = re.compile(r"[^@\s,]+@[^@\s,]+\.[^@\s,]+")
 _KEY = re.compile(
     r"arn:[a-z-]+:kms:[a-z0-9-]+:[0-9]{12}:key/"
     r"(?:mrk-[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})",
     re.ASCII,
 )
+_TABLE = re.compile(r"[a-zA-Z0-9_.-]{3,255}", re.ASCII)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 
 
@@ -69,7 +71,7 @@ class AppContext:
         level: seal level of the compiler in the account; "none" leaves it out.
         customer: whose artifacts are sealed, under a key of KMS; None for key files, at L1 only.
         image: path of the enclave's image, which L2 needs.
-        budget: USD a month, after which an alarm is raised; None for no alarm.
+        budget: USD an hour or a month, above which people are told; None for no limit.
         failover: regions whose Luma stack takes over when this one has no capacity.
         heartbeat: seconds after which a silent node is given up; None for the constructs' own.
         patience: seconds that failover waits for each of a drain, a commit and new capacity; None for
@@ -79,6 +81,7 @@ class AppContext:
         vpc: id of a network that is there already; None for a new one.
         subnets: its private subnets by zone.
         bucket: name of a bucket that is there already; None for a new one.
+        table: name of a table that is there already, with its bucket; None for a new one.
         key: ARN of the customer's key for all data; None for keys that AWS manages.
         email: who is told of failovers and alarms; None for nobody.
     """
@@ -88,7 +91,7 @@ class AppContext:
     level: str = "L1"
     customer: str | None = None
     image: str | None = None
-    budget: float | None = None
+    budget: BudgetProps | None = None
     failover: tuple[str, ...] = ()
     heartbeat: int | None = None
     patience: int | None = None
@@ -97,6 +100,7 @@ class AppContext:
     vpc: str | None = None
     subnets: Mapping[str, str] | None = None
     bucket: str | None = None
+    table: str | None = None
     key: str | None = None
     email: str | None = None
 
@@ -155,12 +159,18 @@ def _whole(low: int, high: int) -> Callable[[Any], int]:
     return read
 
 
-def _amount(value: Any) -> float:
-    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", str(value), re.ASCII):
-        raise ValueError
-    if float(value) <= 0:
-        raise ValueError
-    return float(value)
+def _budget(value: Any) -> BudgetProps:
+    """Read limits with their units, such as "500/month,40/h"."""
+    limits: dict[str, float] = {}
+    for item in _listed(value):
+        match = _LIMIT.fullmatch(item) if isinstance(item, str) else None
+        if match is None:
+            raise ValueError(f"{item!r} has no unit" if str(item).isdigit() else f"{item!r}")
+        name = {"month": "usd_per_month", "h": "usd_per_hour"}[match[2]]
+        if name in limits or not float(match[1]):
+            raise ValueError(f"{item!r} is zero or stands twice")
+        limits[name] = float(match[1])
+    return BudgetProps(**limits)
 
 
 def _one_of(*allowed: str) -> Callable[[Any], str]:
@@ -301,8 +311,9 @@ KEYS = (
         remedy="make one with luma enclave build",
     ),
     ContextKey(
-        name="budget", read=_amount, allowed="USD a month above zero, such as 500",
-        remedy="leave it out for no alarm",
+        name="budget", read=_budget,
+        allowed="USD above zero with a unit: 500/month, 40/h, or both with a comma",
+        remedy="leave it out for no limit",
     ),
     ContextKey(
         name="failover", read=_regions, allowed="regions, separated by commas",
@@ -336,6 +347,10 @@ KEYS = (
     ContextKey(
         name="bucket", read=_matching(_BUCKET), allowed="a bucket's name",
         remedy="leave it out for a new bucket",
+    ),
+    ContextKey(
+        name="table", read=_matching(_TABLE), allowed="a table's name",
+        remedy="leave it out for a new table",
     ),
     ContextKey(
         name="key", read=_matching(_KEY), allowed="a KMS key's ARN",

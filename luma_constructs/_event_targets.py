@@ -1,15 +1,26 @@
-"""How events reach state machines: tried again for a while, then kept in a dead-letter queue."""
+"""Where events and alarms go: state machines, other buses, topics.
+
+A delivery that fails is tried again for a while and then kept in a dead-letter queue. The casts stand
+here alone: CDK's Python classes name some parameters of a method `_id` where the interface has `id`
+(aws-cdk issue 15651).
+"""
 
 from __future__ import annotations
 
+from typing import cast
+
 from aws_cdk import Duration
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_cloudwatch_actions as actions
+from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_kms as kms
+from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
-__all__ = ["dead_letters", "start_machine"]
+__all__ = ["dead_letters", "other_bus", "start_machine", "tell"]
 
 _KEPT = Duration.days(14)
 _MAX_AGE = Duration.hours(1)
@@ -28,8 +39,19 @@ def dead_letters(scope: Construct, key: kms.IKey | None = None) -> sqs.Queue:
     )
 
 
-def start_machine(machine: sfn.IStateMachine, dead: sqs.IQueue) -> targets.SfnStateMachine:
+def start_machine(machine: sfn.IStateMachine, dead: sqs.IQueue) -> events.IRuleTarget:
     """Give the target that starts a machine with the event as it is."""
-    return targets.SfnStateMachine(
+    target = targets.SfnStateMachine(
         machine, dead_letter_queue=dead, retry_attempts=_RETRIES, max_event_age=_MAX_AGE
     )
+    return cast("events.IRuleTarget", target)
+
+
+def other_bus(bus: events.IEventBus, dead: sqs.IQueue) -> events.IRuleTarget:
+    """Give the target that hands an event on to another bus."""
+    return cast("events.IRuleTarget", targets.EventBus(bus, dead_letter_queue=dead))
+
+
+def tell(topic: sns.ITopic) -> cloudwatch.IAlarmAction:
+    """Give the action of an alarm that tells a topic."""
+    return cast("cloudwatch.IAlarmAction", actions.SnsAction(topic))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -16,12 +16,14 @@ from luma_constructs._catalogue import (
     fitting,
     hosts,
     known_targets,
+    offered,
     row_of,
 )
+from luma_constructs._default_types import default_types
 from luma_constructs._validation import Problems, is_known
 from luma_constructs.fleet_purchase import Purchase
 
-__all__ = ["FleetNetwork", "FleetTypes"]
+__all__ = ["FleetNetwork", "FleetTypes", "choose_types"]
 
 _MOST_TYPES = 40
 """Instance types of one group (EC2 Auto Scaling, API reference of MixedInstancesPolicy)."""
@@ -67,46 +69,67 @@ class FleetTypes:
             for number in sorted(set(numbers.values()), reverse=True)
         )
 
-    @classmethod
-    def choose(
-        cls,
-        problems: Problems,
-        target: TargetParts,
-        *,
-        named: Sequence[ec2.InstanceType] | None,
-        unlisted: Sequence[ec2.InstanceType],
-        network: FleetNetwork,
-        purchase: Purchase,
-        region: str,
-    ) -> FleetTypes:
-        """Choose the types, and note what is wrong."""
-        unknown = tuple(one.to_string() for one in unlisted)
-        if named is not None:
-            names = tuple(one.to_string() for one in named)
-        elif unknown:
-            names = ()
-        else:
-            names = _defaults(target, network)
-        everything = tuple(dict.fromkeys((*names, *unknown)))
-        rows = {name: row for name in everything if (row := row_of(name)) is not None}
-        _check_listed(problems, target, names, rows)
-        _check_unlisted(problems, unknown, rows)
-        _check_number(problems, target, everything, network, purchase)
-        _check_network(problems, everything, rows, network)
-        _check_region(problems, rows, region)
-        kinds = {architecture_of(name) for name in everything}
-        problems.check(
-            len(kinds) < 2,
-            "instance_types",
-            list(everything),
-            "types of one processor architecture",
-            "make one fleet of x86_64 types and one of arm64 types",
-        )
-        architecture: Architecture = "arm64" if kinds == {"arm64"} else "x86_64"
-        return cls(names=everything, architecture=architecture, rows=rows)
+
+def choose_types(
+    problems: Problems,
+    target_name: str,
+    *,
+    named: Sequence[ec2.InstanceType] | None,
+    unlisted: Sequence[ec2.InstanceType],
+    purchase: Purchase,
+    region: str,
+    network: FleetNetwork = FleetNetwork.STANDARD,
+) -> tuple[TargetParts, FleetTypes]:
+    """Give a target and the instance types that run it.
+
+    Args:
+        problems: what is wrong with the other props.
+        target_name: such as "cuda-sm90x8".
+        named: types of the catalogue; None for the default ones.
+        unlisted: types that the catalogue does not have.
+        purchase: how they are bought.
+        region: where; may be a token.
+        network: how they are networked.
+
+    Raises:
+        PropError: all that is wrong, with these and the other props.
+    """
+    target = _target(problems, target_name)
+    if target is None:
+        problems.fail()
+    outside = tuple(one.to_string() for one in unlisted)
+    names: tuple[str, ...] = ()
+    if named is not None:
+        names = tuple(one.to_string() for one in named)
+    elif not outside:
+        efa = network is FleetNetwork.EFA
+        names = default_types(target, with_efa=efa, region=region, purchase=purchase)
+    everything = tuple(dict.fromkeys((*names, *outside)))
+    rows = {name: row for name in everything if (row := row_of(name)) is not None}
+    _check_listed(problems, target, names, rows)
+    _check_unlisted(problems, outside, rows)
+    _check_number(problems, target, everything, network, region, purchase)
+    _check_network(problems, everything, rows, network)
+    _check_offer(problems, rows, region, purchase)
+    architecture = _architecture(problems, everything)
+    problems.raise_all()
+    return target, FleetTypes(names=everything, architecture=architecture, rows=rows)
 
 
-def check_target(problems: Problems, name: str) -> TargetParts | None:
+def _architecture(problems: Problems, names: Sequence[str]) -> Architecture:
+    """Give the processor that the types have; one image is for one."""
+    kinds = {architecture_of(name) for name in names}
+    problems.check(
+        len(kinds) < 2,
+        "instance_types",
+        list(names),
+        "types of one processor architecture",
+        "make one fleet of x86_64 types and one of arm64 types",
+    )
+    return "arm64" if kinds == {"arm64"} else "x86_64"
+
+
+def _target(problems: Problems, name: str) -> TargetParts | None:
     """Give a target that EC2 types run; note what is wrong and give None otherwise."""
     target = TargetParts.parse(name)
     targets = known_targets("ec2")
@@ -123,14 +146,6 @@ def check_target(problems: Problems, name: str) -> TargetParts | None:
         "join such hosts with ExternalFleet" if outside else "",
     )
     return None
-
-
-def _defaults(target: TargetParts, network: FleetNetwork) -> tuple[str, ...]:
-    """Give the listed types that hold exactly one island: x86_64, arm64 where there is nothing else."""
-    rows = fitting(target, "x86_64") or fitting(target, "arm64")
-    if network is FleetNetwork.EFA:
-        rows = tuple(row for row in rows if row.efa_interfaces)
-    return tuple(row.name for row in rows)
 
 
 def _check_listed(
@@ -179,19 +194,12 @@ def _check_number(
     target: TargetParts,
     names: Sequence[str],
     network: FleetNetwork,
+    region: str,
     purchase: Purchase,
 ) -> None:
     """Check how many types there are."""
     if not names:
-        sizes = sorted({row.count for row in hosts(target) if row.count})
-        with_efa = " with EFA" if network is FleetNetwork.EFA else ""
-        problems.add(
-            "target",
-            target.name,
-            f"an island that one listed host{with_efa} holds; hosts have "
-            f"{', '.join(map(str, sizes)) or 'an unknown number of'} chips",
-            "change the target's xN, or name instance_types",
-        )
+        _say_none(problems, target, network, region, purchase)
     if purchase.label == "capacity-block":
         problems.check(
             len(names) == 1,
@@ -201,6 +209,29 @@ def _check_number(
         )
     problems.check(
         len(names) <= _MOST_TYPES, "instance_types", len(names), f"at most {_MOST_TYPES} types"
+    )
+
+
+def _say_none(
+    problems: Problems,
+    target: TargetParts,
+    network: FleetNetwork,
+    region: str,
+    purchase: Purchase,
+) -> None:
+    """Say why there is no type: no host has so many chips, or none that has them is to be had."""
+    chips = sorted({row.count for row in hosts(target) if row.count})
+    wanted = "an island that one listed host holds"
+    if network is FleetNetwork.EFA:
+        wanted += ", with EFA"
+    if any(fitting(target, kind) for kind in ("x86_64", "arm64")):
+        where = f" in {region}" if is_known(region) else ""
+        wanted += f", sold as {' and '.join(purchase.usage_classes)}{where}"
+    problems.add(
+        "target",
+        target.name,
+        f"{wanted}; hosts have {', '.join(map(str, chips)) or 'an unknown number of'} chips",
+        "change the target's xN, the purchase or the region, or name instance_types",
     )
 
 
@@ -226,15 +257,23 @@ def _check_network(
         )
 
 
-def _check_region(problems: Problems, rows: dict[str, InstanceRow], region: str) -> None:
-    """Refuse types that a region lacks, where region and offer are known."""
-    if not is_known(region):
-        return
+def _check_offer(
+    problems: Problems, rows: Mapping[str, InstanceRow], region: str, purchase: Purchase
+) -> None:
+    """Refuse types that the region lacks, or that are not sold in the wanted way."""
     for row in rows.values():
         problems.check(
-            row.regions is None or region in row.regions,
+            offered(row, region),
             "instance_types",
             row.name,
             f"types of region {region}",
             f"it is offered in {', '.join(row.regions or ())}",
+        )
+        sold = row.usage_classes
+        lacking = [] if sold is None else [one for one in purchase.usage_classes if one not in sold]
+        problems.check(
+            not lacking,
+            "purchase",
+            purchase.label,
+            f"one that {row.name} can be bought as: {', '.join(sold or ())}",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,13 +15,12 @@ from constructs import Construct
 
 from luma_constructs import _fleet_parts as parts
 from luma_constructs._catalogue import architecture_of, row_of
+from luma_constructs._node_template import node_parts
 from luma_constructs._validation import Problems
-from luma_constructs.agent_bootstrap import bootstrap
 from luma_constructs.fleet_interface import FleetBase, IAcceleratorFleet, ImportedFleet
 from luma_constructs.fleet_purchase import Purchase
-from luma_constructs.host_settings import HostSettings, default_image, default_volume
+from luma_constructs.host_settings import HostSettings
 from luma_constructs.run_store import RunStore
-from luma_constructs.runtime_asset import RuntimeAsset
 
 __all__ = ["HostFleet", "HostPlan", "check_hosts", "highest_price", "imported"]
 
@@ -43,6 +43,7 @@ class HostPlan:
         role: None for a new one.
         host: image, disk and packages.
         enclave: whether instances can start a Nitro Enclave.
+        compiles: whether their work is to compile.
         prepare: commands before the node is set up.
         environment: variables of the node's service, beside the host's.
     """
@@ -60,6 +61,7 @@ class HostPlan:
     role: iam.IRole | None
     host: HostSettings
     enclave: bool = False
+    compiles: bool = False
     prepare: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -91,33 +93,24 @@ class HostFleet(FleetBase):
             templates=[(template, plan.instance_types)],
             drain_timeout=plan.drain_timeout,
         )
-        self._allow_work(plan.store)
+        self._allow_work(plan.store, compiles=plan.compiles)
         self._tag()
 
     def _template(self, plan: HostPlan, group: ec2.ISecurityGroup) -> ec2.LaunchTemplate:
         """Make the launch template."""
-        host = plan.host
-        asset = RuntimeAsset.of(self)
-        asset.grant_read(self._role)
-        if host.wheels is not None:
-            host.wheels.grant_read(self._role)
-        architecture = architecture_of(plan.instance_types[0])
-        shared = parts.TemplateParts(
-            image=host.machine_image or default_image("cpu", architecture),
-            user_data=bootstrap(
-                asset,
+        shared = dataclasses.replace(
+            node_parts(
+                self,
+                plan.host,
                 deployment=self._deployment,
                 fleet=self._fleet_name,
                 family=plan.family,
-                wheels=host.wheels,
-                environment={**plan.environment, **host.environment},
+                architecture=architecture_of(plan.instance_types[0]),
+                role=self._role,
+                security_group=group,
                 prepare=plan.prepare,
+                environment=plan.environment,
             ),
-            role=self._role,
-            security_group=group,
-            root_device=host.root_device,
-            root_volume_size=host.root_volume_size or default_volume("cpu"),
-            volume_key=host.volume_key,
             enclave=plan.enclave,
         )
         return parts.launch_template(self, "Template", shared)

@@ -80,9 +80,7 @@ def new_state_machine(
         timeout=timeout,
         comment=comment,
         tracing_enabled=True,
-        logs=sfn.LogOptions(
-            destination=log, level=sfn.LogLevel.ALL, include_execution_data=False
-        ),
+        logs=sfn.LogOptions(destination=log, level=sfn.LogLevel.ALL, include_execution_data=False),
     )
     _allow_in_region(role, (*_LOG_DELIVERY, *_TRACING))
     # Step Functions tries the log's permissions when it makes the machine.

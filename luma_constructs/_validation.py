@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from aws_cdk import Token
 from constructs import IConstruct
@@ -83,7 +84,15 @@ class Problems:
             PropError: at least one prop is wrong.
         """
         if self._found:
-            raise PropError(f"{self.kind} '{self.construct.node.path}'", self._found)
+            self.fail()
+
+    def fail(self) -> NoReturn:
+        """Raise what was found, where nothing more can be checked.
+
+        Raises:
+            PropError: always.
+        """
+        raise PropError(f"{self.kind} '{self.construct.node.path}'", self._found)
 
 
 def is_known(value: object) -> bool:

@@ -15,6 +15,7 @@ Checked on the template and in an emulated account; no instance was ever started
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from aws_cdk import Annotations, Duration, Stack
@@ -26,15 +27,14 @@ from constructs import Construct
 
 from luma_constructs import _fleet_parts as parts
 from luma_constructs._catalogue import TargetParts
-from luma_constructs._fleet_types import FleetNetwork, FleetTypes, check_target
+from luma_constructs._fleet_types import FleetNetwork, FleetTypes, choose_types
 from luma_constructs._names import COMPILER_FLEET, COORDINATOR_FLEET, FLEET_NAME
+from luma_constructs._node_template import node_parts
 from luma_constructs._validation import Problems
-from luma_constructs.agent_bootstrap import bootstrap
 from luma_constructs.fleet_interface import FleetBase, IAcceleratorFleet, ImportedFleet
 from luma_constructs.fleet_purchase import Purchase
-from luma_constructs.host_settings import HostSettings, default_image, default_volume
+from luma_constructs.host_settings import HostSettings
 from luma_constructs.run_store import RunStore
-from luma_constructs.runtime_asset import RuntimeAsset
 
 __all__ = ["AcceleratorFleet", "FleetNetwork"]
 
@@ -99,20 +99,15 @@ class AcceleratorFleet(FleetBase):
         problems = Problems("AcceleratorFleet", self)
         _check(problems, fleet_name, max_capacity, order, purchase, drain_timeout)
         host.check(problems)
-        parsed = check_target(problems, target)
-        if parsed is None:
-            problems.raise_all()
-        assert parsed is not None  # noqa: S101 (raised above)
-        types = FleetTypes.choose(
+        parsed, types = choose_types(
             problems,
-            parsed,
+            target,
             named=instance_types,
             unlisted=unlisted_instance_types,
-            network=network,
             purchase=purchase,
             region=Stack.of(self).region,
+            network=network,
         )
-        problems.raise_all()
         self._fleet_name = fleet_name
         self._deployment = store.deployment_name
         self._target = target
@@ -126,7 +121,7 @@ class AcceleratorFleet(FleetBase):
         efa = network is FleetNetwork.EFA
         group = parts.island_security_group(self, vpc, security_group, efa=efa)
         self._connections = ec2.Connections(security_groups=[group])
-        made = self._templates(parsed, types, purchase, network, host, store, group)
+        made = self._templates(parsed, types, purchase, network, host, group)
         self.launch_templates: tuple[ec2.LaunchTemplate, ...] = tuple(one for one, _ in made)
         """Launch templates; one, or with EFA one a number of interfaces."""
         self._group = parts.fleet_group(
@@ -198,35 +193,27 @@ class AcceleratorFleet(FleetBase):
         purchase: Purchase,
         network: FleetNetwork,
         host: HostSettings,
-        store: RunStore,
         security_group: ec2.ISecurityGroup,
     ) -> list[tuple[ec2.LaunchTemplate, Sequence[str]]]:
         """Make the launch templates, each with its instance types."""
-        asset = RuntimeAsset.of(self)
-        asset.grant_read(self._role)
-        if host.wheels is not None:
-            host.wheels.grant_read(self._role)
         efa = network is FleetNetwork.EFA
         strategy = ec2.PlacementGroupStrategy.CLUSTER
-        placement = ec2.PlacementGroup(self, "Placement", strategy=strategy) if efa else None
         block = purchase.label == "capacity-block"
-        shared = parts.TemplateParts(
-            image=host.machine_image or default_image(target.family, types.architecture),
-            user_data=bootstrap(
-                asset,
-                deployment=store.deployment_name,
+        shared = dataclasses.replace(
+            node_parts(
+                self,
+                host,
+                deployment=self._deployment,
                 fleet=self._fleet_name,
                 family=target.family,
-                wheels=host.wheels,
-                environment=host.environment,
+                architecture=types.architecture,
+                role=self._role,
+                security_group=security_group,
             ),
-            role=self._role,
-            security_group=security_group,
-            root_device=host.root_device,
-            root_volume_size=host.root_volume_size or default_volume(target.family),
-            volume_key=host.volume_key,
             capacity_block=purchase.reservation_id,
-            placement_group=placement,
+            placement_group=ec2.PlacementGroup(self, "Placement", strategy=strategy)
+            if efa
+            else None,
             instance_type=ec2.InstanceType(types.names[0]) if block else None,
         )
         if not efa:

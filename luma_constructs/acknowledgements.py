@@ -75,7 +75,8 @@ def _events_dead_letters(resource: IConstruct) -> bool:
     if not isinstance(resource, sqs.CfnQueue) or resource.redrive_policy is not None:
         return False
     queue = resource.node.scope
-    return queue is not None and queue.node.scope.node.try_find_child("Queue") is None
+    owner = None if queue is None else queue.node.scope
+    return owner is not None and owner.node.try_find_child("Queue") is None
 
 
 RULES = (

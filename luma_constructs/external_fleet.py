@@ -156,6 +156,6 @@ def _check(
     everything = (*known_targets("external"), *known_targets("ec2"))
     if parsed is None or parsed.chip not in everything:
         problems.add("target", target, f"one of {', '.join(everything)}, with xN for an island")
+        problems.fail()
     problems.raise_all()
-    assert parsed is not None  # noqa: S101 (raised above)
     return parsed

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack, runtime_checkable
 
 import jsii
-from aws_cdk import Duration, Stack, Tags
+from aws_cdk import Annotations, Duration, Stack, Tags
 from aws_cdk import aws_autoscaling as autoscaling
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_ec2 as ec2
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["FleetBase", "IAcceleratorFleet", "ImportedFleet", "MetricOptions"]
 
 _MINUTE = Duration.minutes(1)
+_IGNORED_EGRESS = "@aws-cdk/aws-ec2:ipv4IgnoreEgressRule"
 
 
 class MetricOptions(TypedDict, total=False):
@@ -193,6 +194,12 @@ class FleetBase(Construct):
         """Let nodes of both fleets reach each other; islands and coordinators use any TCP port."""
         islands = ec2.Port.all_tcp()
         self._connections.allow_from(other, islands, "islands")
+        # Both rules stay in this fleet's stack, or two stacks would need each other. CDK warns that a
+        # group which allows all egress ignores its half of the second one; that is as it should be.
+        for group in self._connections.security_groups:
+            Annotations.of(group).acknowledge_warning(
+                _IGNORED_EGRESS, "the group allows all egress already"
+            )
         self._connections.allow_to(other, islands, "islands")
 
     def metric(self, name: str, **options: Unpack[MetricOptions]) -> cloudwatch.Metric | None:
@@ -229,9 +236,20 @@ class FleetBase(Construct):
         group = {"AutoScalingGroupName": self._group.auto_scaling_group_name}
         return _metric("AWS/AutoScaling", name, group, statistic, options)
 
-    def _allow_work(self, store: RunStore, *, commands: bool = True) -> None:
-        """Give the role what a node does, and no more; with SSM's commands where it has them."""
-        store.grants.work(self._role)
+    def _allow_work(
+        self, store: RunStore, *, commands: bool = True, compiles: bool = False
+    ) -> None:
+        """Give the role what a node does, and no more.
+
+        Args:
+            store: where its runs lie.
+            commands: whether SSM's agent is there to take commands.
+            compiles: whether its work is to compile, for which it sees less of a run.
+        """
+        if compiles:
+            store.grants.compile(self._role)
+        else:
+            store.grants.work(self._role)
         self.grants.take_work(self._role)
         self.grants.leave(self._role)
         if commands:
@@ -268,6 +286,7 @@ class FleetBase(Construct):
                     "instance_types": list(instance_types),
                     "order": order,
                     "usd_per_hour": usd_per_hour,
+                    "max": self._max_capacity,
                 }
             ),
         )

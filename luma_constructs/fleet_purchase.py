@@ -72,6 +72,13 @@ class Purchase:
         return self.label in ("spot", "mixed") and self.on_demand_percent < 100
 
     @property
+    def usage_classes(self) -> tuple[str, ...]:
+        """What an instance type must be sold as, in EC2's words."""
+        if self.label == "mixed":
+            return ("spot", "on-demand")
+        return (self.label,)
+
+    @property
     def problem(self) -> str:
         """What is not allowed about the figures, "" for nothing."""
         if self.on_demand_base < 0 or not 0 <= self.on_demand_percent <= 100:

@@ -23,6 +23,9 @@ _NVIDIA = (
 )
 _NEURON = "/aws/service/neuron/dlami/base/amazon-linux-2023/latest/image_id"
 
+_NOT_IN_VALUES = frozenset("\n\r\"'\\")
+"""What systemd would take for something else in an environment file (systemd.exec(5))."""
+
 _SMALLEST_GIB = 8
 _LARGEST_GIB = 16384
 
@@ -65,10 +68,10 @@ class HostSettings:
         )
         for name, value in self.environment.items():
             problems.check(
-                name.isidentifier() and "\n" not in value,
+                name.isidentifier() and not set(value) & _NOT_IN_VALUES,
                 "host.environment",
                 name,
-                "names of letters, digits and '_', and values of one line",
+                "names of letters, digits and '_', values of one line without quotes and backslashes",
             )
 
 

@@ -23,19 +23,20 @@ from aws_cdk import Aws, Duration, Stack, Tags
 from aws_cdk import aws_certificatemanager as acm
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_ec2 as ec2
-from aws_cdk import aws_elasticloadbalancingv2 as elbv2
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
 from luma_constructs import _fleet_parts as parts
 from luma_constructs import _names
-from luma_constructs._fleet_types import FleetNetwork, FleetTypes, check_target
+from luma_constructs._fleet_types import choose_types
+from luma_constructs._node_template import host_parts
 from luma_constructs._validation import Problems
 from luma_constructs.agent_bootstrap import instance_commands, unpack_commands
 from luma_constructs.fleet_interface import MetricOptions
 from luma_constructs.fleet_purchase import Purchase
-from luma_constructs.host_settings import HostSettings, default_image, default_volume
+from luma_constructs.host_settings import HostSettings
+from luma_constructs.inference_front import DRAIN, PORT, InferenceFront
 from luma_constructs.run_store import RunStore
 from luma_constructs.runtime_asset import RuntimeAsset
 
@@ -43,8 +44,6 @@ __all__ = ["InferenceService"]
 
 _RUN: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,95}", re.ASCII)
-_PORT: Final = 8000
-_DRAIN: Final = Duration.seconds(90)
 _SPOT: Final = Purchase.spot()
 _METRIC: Final = "InFlight"
 
@@ -107,47 +106,34 @@ class InferenceService(Construct):
         problems = Problems("InferenceService", self)
         _check(problems, run, name, purchase, min_capacity, max_capacity, target_in_flight)
         host.check(problems)
-        parsed = check_target(problems, target)
-        if parsed is None:
-            problems.raise_all()
-        assert parsed is not None  # noqa: S101 (raised above)
-        types = FleetTypes.choose(
+        parsed, types = choose_types(
             problems,
-            parsed,
+            target,
             named=instance_types,
             unlisted=unlisted_instance_types,
-            network=FleetNetwork.STANDARD,
             purchase=purchase,
             region=Stack.of(self).region,
         )
-        problems.raise_all()
         self.api_key: secretsmanager.ISecret = api_key or _new_key(self)
         """Secret whose value clients send as bearer token."""
         self.role = parts.fleet_role(self, role)
         """Role of the instances."""
         subnets = vpc_subnets or ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_WITH_EGRESS)
-        self.load_balancer = elbv2.ApplicationLoadBalancer(
-            self, "LoadBalancer", vpc=vpc, vpc_subnets=subnets, internet_facing=False,
-            drop_invalid_header_fields=True,
-        )  # fmt: skip
-        """The load balancer, inside of the VPC."""
-        self.target_group = _new_target_group(self, vpc)
-        """The instances, as the load balancer sees them."""
-        self.listener_port = 443 if certificate else 80
-        """Port that clients connect to."""
-        self._listen(certificate)
+        self.front = InferenceFront(
+            self, "Front", vpc=vpc, vpc_subnets=subnets, certificate=certificate
+        )
+        """The load balancer with its target group and metrics."""
         group = ec2.SecurityGroup(self, "SecurityGroup", vpc=vpc, description="Luma gateways")
         template = parts.launch_template(
             self,
             "Template",
-            parts.TemplateParts(
-                image=host.machine_image or default_image(parsed.family, types.architecture),
+            host_parts(
+                host,
+                family=parsed.family,
+                architecture=types.architecture,
                 user_data=self._user_data(store, run, name, host),
                 role=self.role,
                 security_group=group,
-                root_device=host.root_device,
-                root_volume_size=host.root_volume_size or default_volume(parsed.family),
-                volume_key=host.volume_key,
             ),
         )
         self.auto_scaling_group = parts.fleet_group(
@@ -158,11 +144,11 @@ class InferenceService(Construct):
             max_capacity=max_capacity,
             purchase=purchase,
             templates=[(template, types.names)],
-            drain_timeout=_DRAIN,
+            drain_timeout=DRAIN,
             serves=True,
         )
         """The instances."""
-        self.target_group.add_target(self.auto_scaling_group)
+        self.front.add_group(self.auto_scaling_group)
         self.auto_scaling_group.scale_to_track_metric(
             "Load",
             metric=self.metric_in_flight(),
@@ -180,13 +166,17 @@ class InferenceService(Construct):
     @property
     def connections(self) -> ec2.Connections:
         """The load balancer, as a network: what clients connect to."""
-        return self.load_balancer.connections
+        return self.front.connections
+
+    @property
+    def listener_port(self) -> int:
+        """Port that clients connect to."""
+        return self.front.listener_port
 
     @property
     def url(self) -> str:
         """Base URL of the API, for an OpenAI client."""
-        scheme = "https" if self.listener_port == 443 else "http"
-        return f"{scheme}://{self.load_balancer.load_balancer_dns_name}/v1"
+        return self.front.url
 
     def metric_in_flight(self, **options: Unpack[MetricOptions]) -> cloudwatch.Metric:
         """Give the requests in flight of an instance, average over a minute."""
@@ -201,30 +191,11 @@ class InferenceService(Construct):
 
     def metric_errors(self, **options: Unpack[MetricOptions]) -> cloudwatch.IMetric:
         """Give the answers with status 5xx of the instances, sum over a minute."""
-        chosen: MetricOptions = {"statistic": "Sum", "period": Duration.minutes(1)}
-        chosen.update(options)
-        code = elbv2.HttpCodeTarget.TARGET_5XX_COUNT
-        return self.target_group.metrics.http_code_target(code, **chosen)
+        return self.front.metric_errors(**options)
 
     def metric_response_time(self, **options: Unpack[MetricOptions]) -> cloudwatch.IMetric:
         """Give the time to the first byte of an answer, in seconds, 95th percentile."""
-        chosen: MetricOptions = {"statistic": "p95", "period": Duration.minutes(1)}
-        chosen.update(options)
-        return self.target_group.metrics.target_response_time(**chosen)
-
-    def _listen(self, certificate: acm.ICertificate | None) -> None:
-        """Make the listener; clients are allowed by `connections`, never by default."""
-        self.load_balancer.add_listener(
-            "Listener",
-            port=self.listener_port,
-            protocol=elbv2.ApplicationProtocol.HTTPS
-            if certificate
-            else elbv2.ApplicationProtocol.HTTP,
-            certificates=[certificate] if certificate else None,
-            ssl_policy=elbv2.SslPolicy.RECOMMENDED_TLS if certificate else None,
-            open=False,
-            default_target_groups=[self.target_group],
-        )
+        return self.front.metric_response_time(**options)
 
     def _user_data(
         self, store: RunStore, run: str, model_name: str, host: HostSettings
@@ -235,9 +206,9 @@ class InferenceService(Construct):
         options = {
             "--model": store.bucket.s3_url_for_object(f"{_names.RUNS_PREFIX}{run}/export/"),
             "--name": model_name,
-            "--port": str(_PORT),
+            "--port": str(PORT),
             "--region": Aws.REGION,
-            "--target-group": self.target_group.target_group_arn,
+            "--target-group": self.front.target_group.target_group_arn,
             "--service": self.node.addr,
             "--secret": self.api_key.secret_arn,
         }
@@ -275,7 +246,7 @@ class InferenceService(Construct):
         grant(
             grantee=self.role,
             actions=["elasticloadbalancing:DeregisterTargets"],
-            resource_arns=[self.target_group.target_group_arn],
+            resource_arns=[self.front.target_group.target_group_arn],
         )
         parts.allow_metrics(self.role)
         if host.wheels is not None:
@@ -293,32 +264,6 @@ def _new_key(scope: Construct) -> secretsmanager.ISecret:
         ),
     )
     return cast("secretsmanager.ISecret", secret)  # a parameter has two names
-
-
-def _new_target_group(scope: Construct, vpc: ec2.IVpc) -> elbv2.ApplicationTargetGroup:
-    """Make the target group.
-
-    The gateway's readiness turns to 503 when it drains, so two checks at five seconds are the time in
-    which it still gets requests; answers stream for minutes, hence the least busy instance is next.
-    """
-    return elbv2.ApplicationTargetGroup(
-        scope,
-        "Targets",
-        vpc=vpc,
-        port=_PORT,
-        protocol=elbv2.ApplicationProtocol.HTTP,
-        target_type=elbv2.TargetType.INSTANCE,
-        load_balancing_algorithm_type=elbv2.TargetGroupLoadBalancingAlgorithmType.LEAST_OUTSTANDING_REQUESTS,
-        deregistration_delay=_DRAIN,
-        health_check=elbv2.HealthCheck(
-            path="/ready",
-            healthy_http_codes="200",
-            interval=Duration.seconds(5),
-            timeout=Duration.seconds(2),
-            healthy_threshold_count=2,
-            unhealthy_threshold_count=2,
-        ),
-    )
 
 
 def _check(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import TypedDict, cast
 
 from aws_cdk import Duration, Stack
 from aws_cdk import aws_dynamodb as dynamodb
@@ -33,9 +34,11 @@ from luma_constructs._network import NetworkKind, new_network, subnets_of
 from luma_constructs._validation import Problems
 from luma_constructs.accelerator_fleet import AcceleratorFleet
 from luma_constructs.coordinator_host import CoordinatorHost
-from luma_constructs.deployment_props import CompilerProps, FleetProps, LumaRoles
+from luma_constructs.deployment_props import BudgetProps, CompilerProps, FleetProps, LumaRoles
 from luma_constructs.failover import FailoverStateMachine
+from luma_constructs.fleet_budget import FleetBudget
 from luma_constructs.fleet_interface import FleetBase
+from luma_constructs.luma_dashboard import LumaAlarms, LumaDashboard
 from luma_constructs.run_store import RunStore
 from luma_constructs.sealed_compiler import SealedCompiler
 from luma_constructs.spot_interruption_rules import SpotInterruptionRules
@@ -47,6 +50,18 @@ _COMPILER = CompilerProps()
 _SHORT_S = 30
 _SHORT_POLL = Duration.seconds(1)
 """Failover that may wait only seconds looks every second."""
+
+
+class _JobWaits(TypedDict, total=False):
+    heartbeat: Duration
+    capacity_timeout: Duration
+
+
+class _FailoverWaits(TypedDict, total=False):
+    drain_timeout: Duration
+    commit_timeout: Duration
+    capacity_timeout: Duration
+    poll: Duration
 
 
 class LumaDeployment(Construct):
@@ -65,12 +80,13 @@ class LumaDeployment(Construct):
         table: run state. Default: - a new one, retained.
         encryption_key: customer's key of bucket, table and queues. Default: - keys of AWS's.
         heartbeat: longest silence of a node at work. Default: Duration.seconds(90)
-        patience: how long failover waits for each of a drain, a commit and new capacity, and an
-            island for a node. Default: - what each construct takes.
+        patience: how long failover waits for each of a drain, a commit and new capacity; an island
+            waits four times as long for a node. Default: - what each construct takes.
+        budget: above which people are told. Default: - no limit.
         other_regions: default buses of other regions with a deployment of the same name, by region;
             asked when there is no capacity here. Default: - none.
         topic: who is told of failovers, ends of runs and alarms. Default: - a new one.
-        roles: Default: - new ones.
+        roles: of instances, where they exist already. Default: - new ones.
 
     Raises:
         PropError: props that cannot work.
@@ -92,6 +108,7 @@ class LumaDeployment(Construct):
         encryption_key: kms.IKey | None = None,
         heartbeat: Duration | None = None,
         patience: Duration | None = None,
+        budget: BudgetProps | None = None,
         other_regions: Mapping[str, events.IEventBus] | None = None,
         topic: sns.ITopic | None = None,
         roles: LumaRoles | None = None,
@@ -107,7 +124,9 @@ class LumaDeployment(Construct):
         )
         """Everything that a run needs to go on."""
         # Its messages hold names and states, so it needs no customer's key.
-        self.topic = topic or sns.Topic(self, "Notices", enforce_ssl=True, display_name="Luma")
+        self.topic: sns.ITopic = topic or cast(
+            "sns.ITopic", sns.Topic(self, "Notices", enforce_ssl=True, display_name="Luma")
+        )
         """Who is told of failovers, ends of runs and alarms."""
         self.fleets = self._new_fleets(fleets, roles.nodes)
         """The fleets, in the order in which failover tries them."""
@@ -121,7 +140,9 @@ class LumaDeployment(Construct):
         )
         """The host of coordinators."""
         _connect([*self.fleets, self.coordinator])
-        self.compiler = compiler and self._new_compiler(compiler, roles.compiler)
+        self.compiler: SealedCompiler | None = (
+            None if compiler is None else self._new_compiler(compiler, roles.compiler)
+        )
         """What compiles in the account; None where jobs bring their artifacts."""
         self.jobs = self._new_jobs(heartbeat, patience)
         """The state machine of jobs."""
@@ -132,12 +153,36 @@ class LumaDeployment(Construct):
         )
         """The rules that start it."""
         self.interruptions.start(self.failover.state_machine)
+        every = [*self.fleets, *self._hosts]
+        self.dashboard = LumaDashboard(
+            self,
+            "Dashboard",
+            fleets=every,
+            store=self.store,
+            jobs=self.jobs,
+            failover=self.failover,
+            alarms=LumaAlarms(topic=self.topic),
+        )
+        """How runs do, what they cost, what waits; its alarms tell the topic."""
+        self.budget = budget and FleetBudget(
+            self,
+            "Budget",
+            fleets=every,
+            store=self.store,
+            topic=self.topic,
+            limit_usd_per_hour=budget.usd_per_hour,
+            limit_usd_per_month=budget.usd_per_month,
+        )
+        """Who hears of it before it costs too much; None without a limit."""
         self._publish()
 
     @property
     def _hosts(self) -> list[FleetBase]:
         """What is not a fleet of islands."""
-        return [self.coordinator] if self.compiler is None else [self.coordinator, self.compiler]
+        hosts: list[FleetBase] = [self.coordinator]
+        if self.compiler is not None:
+            hosts.append(self.compiler)
+        return hosts
 
     def _new_fleets(
         self, fleets: Sequence[FleetProps], role: iam.IRole | None
@@ -181,6 +226,13 @@ class LumaDeployment(Construct):
 
     def _new_jobs(self, heartbeat: Duration | None, patience: Duration | None) -> TrainingJobs:
         """Make the machine of jobs, and let its nodes answer it."""
+        waits: _JobWaits = {}
+        if heartbeat is not None:
+            waits["heartbeat"] = heartbeat
+        if patience is not None:
+            # The jobs' machine waits longer than the failover in all, or it would move every place
+            # before the failover could.
+            waits["capacity_timeout"] = Duration.seconds(4 * patience.to_seconds())
         jobs = TrainingJobs(
             self,
             "Jobs",
@@ -189,7 +241,7 @@ class LumaDeployment(Construct):
             compiler=self.compiler,
             store=self.store,
             topic=self.topic,
-            **_given(heartbeat=heartbeat, capacity_timeout=patience),
+            **waits,
         )
         # A policy of its own: an instance waits for its role's default policy, and the machine for
         # the instances' group, so the machine's name in that policy would close a circle.
@@ -209,7 +261,15 @@ class LumaDeployment(Construct):
             for props, fleet in zip(fleets, self.fleets, strict=True)
             if props.purchase.reservation_id
         }
-        short = patience is not None and patience.to_seconds() < _SHORT_S
+        waits: _FailoverWaits = {}
+        if patience is not None:
+            waits = {
+                "drain_timeout": patience,
+                "commit_timeout": patience,
+                "capacity_timeout": patience,
+            }
+            if patience.to_seconds() < _SHORT_S:
+                waits["poll"] = _SHORT_POLL
         return FailoverStateMachine(
             self,
             "Failover",
@@ -219,12 +279,7 @@ class LumaDeployment(Construct):
             capacity_blocks=in_blocks,
             topic=self.topic,
             other_regions=other_regions,
-            **_given(
-                drain_timeout=patience,
-                commit_timeout=patience,
-                capacity_timeout=patience,
-                poll=_SHORT_POLL if short else None,
-            ),
+            **waits,
         )
 
     def _publish(self) -> None:
@@ -281,8 +336,3 @@ def _connect(fleets: Sequence[FleetBase]) -> None:
     """Let islands and the coordinator reach each other, whatever fleets they are of."""
     for one, other in combinations(fleets, 2):
         one.connect_islands(other)
-
-
-def _given(**durations: Duration | None) -> dict[str, Duration]:
-    """Give the durations that are not None: the others are the construct's to choose."""
-    return {name: duration for name, duration in durations.items() if duration is not None}

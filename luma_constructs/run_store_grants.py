@@ -1,4 +1,4 @@
-"""Permissions on a `RunStore`: readers, nodes at work, those who submit runs.
+"""Permissions on a `RunStore`: readers, nodes at work, compilers, those who submit runs.
 
 Each method gives one narrow set of actions on `runs/` and on the items of runs; the customer's key is
 included where there is one. The table's partition keys are limited by `dynamodb:LeadingKeys`, so a
@@ -26,6 +26,22 @@ _WRITE_ITEMS = (
     "dynamodb:DeleteItem",
     "dynamodb:ConditionCheckItem",
 )
+_PUT = ("s3:PutObject", "s3:AbortMultipartUpload")
+_COMPILED_FROM = ("run.json", "plan.json", "job.yaml", "model.graph", "artifact.json")
+_COMPILED_TO = ("artifact.luma", "artifact.json", "signer.pem", "logs/*")
+_FOLLOWED = (
+    "run.json",
+    "plan.json",
+    "job.yaml",
+    "artifact.luma",
+    "artifact.json",
+    "signer.pem",
+    "certificate.json",
+    "events.jsonl",
+    "logs/*",
+    "checkpoints/*",
+    "export/*",
+)
 _NODE_KEYS = ("RUN#*", "NODE#*")
 _ALL_KEYS = ("RUN#*", "NODE#*", "EVENT#*", "FLEET#*")
 
@@ -42,26 +58,36 @@ class RunStoreGrants:
         return cls(store)
 
     def read(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let someone follow runs: read objects, items and the deployment's parameters."""
-        grants = [
-            self._objects(grantee, ["s3:GetObject"], "*"),
-            self._list(grantee),
-            self._items(grantee, _READ_ITEMS, _ALL_KEYS),
-            self.read_parameters(grantee),
-        ]
-        return self._with_key(grants, grantee, write=False)
+        """Let someone follow runs: read what a run tells, its items and the deployment's parameters.
+
+        A run's `tls/` and data are not among it.
+        """
+        return self._with_key([*self._follow(grantee)], grantee, write=False)
 
     def work(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let a node work on runs.
+        """Let a node work on runs, as an island or as their coordinator.
 
         Objects are read and written below `runs/` and deleted below a run's `checkpoints/` alone
         (old checkpoints are pruned); items of runs and nodes are read and written.
         """
         grants = [
-            self._objects(
-                grantee, ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"], "*"
-            ),
-            self._objects(grantee, ["s3:DeleteObject"], "*/checkpoints/*"),
+            self._objects(grantee, ["s3:GetObject", *_PUT], ["*"]),
+            self._objects(grantee, ["s3:DeleteObject"], ["*/checkpoints/*"]),
+            self._list(grantee),
+            self._items(grantee, (*_READ_ITEMS, *_WRITE_ITEMS), _NODE_KEYS),
+            self.read_parameters(grantee),
+            self._run_keys(grantee, ["ssm:GetParameter"]),
+        ]
+        return self._with_key(grants, grantee, write=True)
+
+    def compile(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let a node compile runs: read a run's graph and job, write its artifact and log.
+
+        It sees neither weights nor data, nor the keys of the islands' connections.
+        """
+        grants = [
+            self._objects(grantee, ["s3:GetObject"], [f"*/{name}" for name in _COMPILED_FROM]),
+            self._objects(grantee, list(_PUT), [f"*/{name}" for name in _COMPILED_TO]),
             self._list(grantee),
             self._items(grantee, (*_READ_ITEMS, *_WRITE_ITEMS), _NODE_KEYS),
             self.read_parameters(grantee),
@@ -72,16 +98,21 @@ class RunStoreGrants:
     def submit(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let an engineer or a pipeline prepare runs, follow them and ask for their end."""
         grants = [
-            self._objects(
-                grantee, ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"], "*"
-            ),
-            self._list(grantee),
-            self._items(grantee, _READ_ITEMS, _ALL_KEYS),
+            *self._follow(grantee),
+            self._objects(grantee, list(_PUT), ["*"]),
             self._items(grantee, ("dynamodb:PutItem", "dynamodb:UpdateItem"), ("RUN#*",)),
-            self.read_parameters(grantee),
             self._run_keys(grantee, ["ssm:PutParameter", "ssm:DeleteParameter"]),
         ]
         return self._with_key(grants, grantee, write=True)
+
+    def _follow(self, grantee: iam.IGrantable) -> list[iam.Grant]:
+        """Grant what following a run needs."""
+        return [
+            self._objects(grantee, ["s3:GetObject"], [f"*/{name}" for name in _FOLLOWED]),
+            self._list(grantee),
+            self._items(grantee, _READ_ITEMS, _ALL_KEYS),
+            self.read_parameters(grantee),
+        ]
 
     def _run_keys(self, grantee: iam.IGrantable, actions: Sequence[str]) -> iam.Grant:
         """Grant actions on the data keys of runs that are sealed with a key file."""
@@ -100,11 +131,14 @@ class RunStoreGrants:
             resource_arns=paths,
         )
 
-    def _objects(self, grantee: iam.IGrantable, actions: Sequence[str], below: str) -> iam.Grant:
+    def _objects(
+        self, grantee: iam.IGrantable, actions: Sequence[str], below: Sequence[str]
+    ) -> iam.Grant:
         """Grant actions on objects below `runs/`."""
-        arn = self._store.bucket.arn_for_objects(f"{_names.RUNS_PREFIX}{below}")
+        bucket = self._store.bucket
+        arns = [bucket.arn_for_objects(f"{_names.RUNS_PREFIX}{pattern}") for pattern in below]
         return iam.Grant.add_to_principal(
-            grantee=grantee, actions=list(actions), resource_arns=[arn]
+            grantee=grantee, actions=list(actions), resource_arns=arns
         )
 
     def _list(self, grantee: iam.IGrantable) -> iam.Grant:

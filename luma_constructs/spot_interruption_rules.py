@@ -34,7 +34,10 @@ _INTERRUPTION = ("EC2 Spot Instance Interruption Warning",)
 _REBALANCE = ("EC2 Instance Rebalance Recommendation",)
 _STATE_CHANGE = ("EC2 Instance State-change Notification",)
 # The user guide's editions name the event differently.
-_BLOCK_EXPIRY = ("Capacity Block Expiration Warning", "Capacity Block Reservation Expiration Warning")
+_BLOCK_EXPIRY = (
+    "Capacity Block Expiration Warning",
+    "Capacity Block Reservation Expiration Warning",
+)
 
 
 class SpotInterruptionRules(Construct):
@@ -142,7 +145,5 @@ def _rule(
         scope,
         id,
         description=description,
-        event_pattern=events.EventPattern(
-            source=[_SOURCE], detail_type=list(kinds), detail=detail
-        ),
+        event_pattern=events.EventPattern(source=[_SOURCE], detail_type=list(kinds), detail=detail),
     )

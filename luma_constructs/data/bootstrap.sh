@@ -44,6 +44,12 @@ done
 source "$SOURCE/node/python_env.sh"
 install_packages "$FAMILY" "$WHEELS"
 
+# The base image for Trainium and Inferentia has the driver and the vendor's repository, and may lack
+# the library that loads programs. Never executed on such a chip.
+if [[ "$FAMILY" == neuron && ! -e "$ROOT/opt/aws/neuron/lib/libnrt.so" ]]; then
+  dnf install --quiet --assumeyes aws-neuronx-runtime-lib >&2
+fi
+
 mkdir -p "$ROOT/etc/luma" "$ROOT/etc/systemd/system"
 {
   echo "LUMA_STACK=$DEPLOYMENT"

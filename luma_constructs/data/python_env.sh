@@ -46,5 +46,6 @@ install_packages() {
 import pathlib, sys, sysconfig
 pathlib.Path(sysconfig.get_path("purelib"), "luma.pth").write_text(sys.argv[1] + "\n")
 PYTHON
-  "$HOME_DIR/venv/bin/python" -c 'import runtime.spec' || fail "the runtime does not import"
+  # -I: a `runtime` of the folder that this happens to run in would be found first.
+  "$HOME_DIR/venv/bin/python" -I -c 'import runtime.spec' || fail "the runtime does not import"
 }

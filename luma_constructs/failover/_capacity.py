@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from aws_cdk import aws_stepfunctions as sfn
 
 from luma_constructs import _names
-from luma_constructs._asl import ANY_ERROR, Items, task, text
+from luma_constructs._asl import ANY_ERROR, Items, has_no, of_group, task, text
 from luma_constructs._claims import CANCELED, PLACE, match_groups, move_claim
 from luma_constructs._run_items import RUN, RUN_KEY
 from luma_constructs.failover._drain import Polls
@@ -25,7 +25,13 @@ WHERE = " (failover)"
 RUN_ITEM = "$.place.run.Item"
 """Path of the run's item, once the place was looked at."""
 
-_LEAVING = ("Terminating", "Terminating:Wait", "Terminating:Proceed")
+_INSTANCES = "$.capacity.instances"
+_LEAVING = {
+    "ending": "Terminating",
+    "held_back": "Terminating:Wait",
+    "let_go": "Terminating:Proceed",
+}
+"""Lifecycle states of instances on their way out, by the name of their field in the data."""
 
 
 def look_at_place(items: Items, name: str) -> sfn.CustomState:
@@ -82,16 +88,22 @@ class Capacity:
         due, again = self.polls.loop(items, self.polls.capacity, "looks", " for capacity", look)
         counted = sfn.Pass(
             items.scope,
-            "Is the old one out?",
-            parameters={"inside.$": "States.ArrayContains($.capacity.instances, $.instance)"},
-            result_path="$.old",
+            "Count its instances",
+            parameters={
+                "held.$": f"States.ArrayLength({_INSTANCES})",
+                "old.$": f"States.ArrayContains({_INSTANCES}[*].InstanceId, $.instance)",
+                **{
+                    f"{field}.$": f"States.ArrayContains({_INSTANCES}[*].LifecycleState, '{state}')"
+                    for field, state in _LEAVING.items()
+                },
+            },
+            result_path="$.counted",
         )
         leaving = [
-            when.boolean_equals(f"$.capacity.leaving[{n}]", True) for n in range(len(_LEAVING))
+            when.boolean_equals(f"$.counted.{name}", value=True) for name in ("old", *_LEAVING)
         ]
         there = when.and_(
-            when.number_greater_than_equals_json_path("$.capacity.held", "$.capacity.wanted"),
-            when.boolean_equals("$.old.inside", False),
+            when.number_greater_than_equals_json_path("$.counted.held", "$.capacity.wanted"),
             when.not_(when.or_(*leaving)),
         )
         look.next(counted).next(
@@ -124,7 +136,7 @@ class Capacity:
 
     def _other_fleet(self, look: sfn.Choice) -> sfn.Choice:
         """Move the place to the next fleet that has a group, and look there."""
-        items, scope, when = self.items, self.items.scope, sfn.Condition
+        scope, when = self.items.scope, sfn.Condition
         left = sfn.Choice(scope, f"Any fleet left?{WHERE}")
         take = sfn.Pass(
             scope,
@@ -156,7 +168,7 @@ class Capacity:
         take.next(other)
         look_up.next(
             sfn.Choice(scope, f"Is it in EC2?{WHERE}")
-            .when(when.is_null("$.next.facts.asg"), left)
+            .when(has_no("$.next.facts.asg"), left)
             .otherwise(self._move(look))
         )
         left.when(when.number_less_than_json_path("$.search.n", "$.search.count"), take)
@@ -171,9 +183,7 @@ class Capacity:
         hosts = (_names.COORDINATOR_FLEET, _names.COMPILER_FLEET)
         when = sfn.Condition
         is_host = when.or_(*(when.string_equals(f"{PLACE}.fleet.S", host) for host in hosts))
-        return (
-            sfn.Choice(self.items.scope, "Can it move?").when(is_host, self.none).otherwise(left)
-        )
+        return sfn.Choice(self.items.scope, "Can it move?").when(is_host, self.none).otherwise(left)
 
     def _use_floor(self, then: sfn.Choice) -> sfn.IChainable:
         """Search the on-demand fleets."""
@@ -218,19 +228,14 @@ class Capacity:
 
 def _look(items: Items) -> sfn.CustomState:
     """Give the look at the group of the place's fleet."""
-    states = "$.AutoScalingGroups[0].Instances[*].LifecycleState"
     return task(
         items.scope,
         "Look for capacity",
         "aws-sdk:autoscaling:describeAutoScalingGroups",
         {"AutoScalingGroupNames.$": f"States.Array({PLACE}.asg.S)"},
         select={
-            "wanted.$": "$.AutoScalingGroups[0].DesiredCapacity",
-            "held.$": "States.ArrayLength($.AutoScalingGroups[0].Instances)",
-            "instances.$": "$.AutoScalingGroups[0].Instances[*].InstanceId",
-            "leaving.$": "States.Array("
-            + ", ".join(f"States.ArrayContains({states}, '{one}')" for one in _LEAVING)
-            + ")",
+            "wanted.$": of_group("DesiredCapacity"),
+            "instances.$": of_group("Instances"),
         },
         keep="$.capacity",
     )

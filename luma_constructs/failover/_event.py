@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from aws_cdk import aws_stepfunctions as sfn
 
-from luma_constructs._asl import Items, ask, task
+from luma_constructs._asl import Items, ask, of_group, task
 
 if TYPE_CHECKING:
     from luma_constructs.fleet_interface import IAcceleratorFleet
@@ -100,7 +100,7 @@ def _nodes_of_block(
         f"Look at the block of {fleet.fleet_name}",
         "aws-sdk:autoscaling:describeAutoScalingGroups",
         {"AutoScalingGroupNames": ["" if group is None else group.auto_scaling_group_name]},
-        select={"instances.$": "$.AutoScalingGroups[0].Instances[*].InstanceId"},
+        select={"instances.$": of_group("Instances")},
         keep="$.block",
     )
     each = sfn.Map(
@@ -108,8 +108,8 @@ def _nodes_of_block(
         f"Name the nodes of {fleet.fleet_name}",
         items_path="$.block.instances",
         item_selector={
-            "id.$": "States.Format('{}.{}', $.event.id, $$.Map.Item.Value)",
-            "instance.$": "$$.Map.Item.Value",
+            "id.$": "States.Format('{}.{}', $.event.id, $$.Map.Item.Value.InstanceId)",
+            "instance.$": "$$.Map.Item.Value.InstanceId",
         },
         result_path="$.nodes",
     )

@@ -228,13 +228,9 @@ def _tell(items: Items, topic: sns.ITopic, then: sfn.IChainable) -> sfn.CustomSt
 
 def _outcome(items: Items, name: str) -> sfn.Pass:
     """Give the last state of a node's failover."""
-    return sfn.Pass(
-        items.scope, name, parameters={"instance.$": "$.instance", "path.$": "$.path"}
-    )
+    return sfn.Pass(items.scope, name, parameters={"instance.$": "$.instance", "path.$": "$.path"})
 
 
 def _path(items: Items, name: str, path: str) -> sfn.Pass:
     """Give the state that says how the failover ends."""
-    return sfn.Pass(
-        items.scope, name, result=sfn.Result.from_string(path), result_path="$.path"
-    )
+    return sfn.Pass(items.scope, name, result=sfn.Result.from_string(path), result_path="$.path")

@@ -63,9 +63,7 @@ def finish_with_node(items: Items, name: str, notes: str) -> sfn.CustomState:
     """Give the same, with the node marked as dealt with."""
     expression, values = _done(notes)
     event = items.change(EVENT_KEY, EVENT, expression, values, names=["status", "path"])
-    node = items.change(
-        NODE_KEY, NODE, "SET handled = :event", {":event": text("$.id")}
-    )
+    node = items.change(NODE_KEY, NODE, "SET handled = :event", {":event": text("$.id")})
     return items.write_together(name, [{"Update": event}, {"Update": node}])
 
 

@@ -26,7 +26,7 @@ from luma_constructs.failover._record import begin, finish
 __all__ = ["answer_request", "ask_regions"]
 
 _RUN = "$.read.Item"
-_STARTED = ("StepFunctions.ExecutionAlreadyExistsException",)
+_STARTED = ("Sfn.ExecutionAlreadyExistsException",)
 
 
 def ask_regions(items: Items, regions: Sequence[str], failed: sfn.IChainable) -> Piece:
@@ -98,6 +98,7 @@ def answer_request(
             "kind.$": "$.event.kind",
             "instance": "",
             "run.$": "$.event.detail.run",
+            "given": {"run.$": "$.event.detail.run"},
             "looks": {"value": 0},
         },
     )
@@ -115,12 +116,12 @@ def answer_request(
     resume = task(
         scope,
         "Resume the run here",
-        "states:startExecution",
+        "aws-sdk:sfn:startExecution",
         {
             "StateMachineArn": jobs.state_machine_arn,
             # The same request again finds the execution that it started.
             "Name.$": "States.Format('failover-{}', $.id)",
-            "Input": {"run.$": "$.run"},
+            "Input.$": "States.JsonToString($.given)",
         },
     )
     resume.add_catch(resumed, errors=list(_STARTED), result_path="$.error")
@@ -141,6 +142,4 @@ def answer_request(
 
 def _path(items: Items, name: str, path: str) -> sfn.Pass:
     """Give the state that says how a request ended."""
-    return sfn.Pass(
-        items.scope, name, result=sfn.Result.from_string(path), result_path="$.path"
-    )
+    return sfn.Pass(items.scope, name, result=sfn.Result.from_string(path), result_path="$.path")

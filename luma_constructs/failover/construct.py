@@ -21,7 +21,6 @@ from typing import Unpack
 from aws_cdk import Aws, Duration, Stack, Tags, Token
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_events as events
-from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_stepfunctions as sfn
@@ -29,13 +28,13 @@ from constructs import Construct
 
 from luma_constructs import _names
 from luma_constructs._asl import ANY_ERROR, Items, task
-from luma_constructs._event_targets import dead_letters, start_machine
+from luma_constructs._event_targets import dead_letters, other_bus, start_machine
 from luma_constructs._state_machine import allow_items, new_machine_role, new_state_machine
 from luma_constructs._validation import Problems, is_known
 from luma_constructs.drain_document import DrainDocument
+from luma_constructs.failover._drain import Polls
 from luma_constructs.failover._event import REQUEST, SOURCE, nodes_of_event, normalize
 from luma_constructs.failover._node import NodeParts, node_states
-from luma_constructs.failover._drain import Polls
 from luma_constructs.failover._region import answer_request
 from luma_constructs.failover.grants import FailoverGrants
 from luma_constructs.fleet_interface import IAcceleratorFleet, MetricOptions
@@ -149,7 +148,7 @@ class FailoverStateMachine(Construct):
         return self._role.grant_principal
 
     @property
-    def target(self) -> targets.SfnStateMachine:
+    def target(self) -> events.IRuleTarget:
         """The machine as the target of a rule, tried again for an hour."""
         return start_machine(self.state_machine, self.dead_letter_queue)
 
@@ -262,9 +261,7 @@ class FailoverStateMachine(Construct):
             answer = answer_request(items, jobs, polls, again)
             answer.end.next(sfn.Succeed(scope, "Answered"))
             request = answer.start
-        kind = nodes_of_event(
-            items, blocks, to_nodes=each, to_request=request, to_nothing=foreign
-        )
+        kind = nodes_of_event(items, blocks, to_nodes=each, to_request=request, to_nothing=foreign)
         return normalize(items).next(kind)
 
     def _requests(
@@ -272,9 +269,8 @@ class FailoverStateMachine(Construct):
     ) -> None:
         """Carry requests to other regions, and take those of other regions."""
         for region, bus in regions.items():
-            self._request_rule(f"To{region}", region).add_target(
-                targets.EventBus(bus, dead_letter_queue=self.dead_letter_queue)
-            )
+            target = other_bus(bus, self.dead_letter_queue)
+            self._request_rule(f"To{region}", region).add_target(target)
         if jobs is not None:
             self._request_rule("FromElsewhere", Aws.REGION).add_target(self.target)
 

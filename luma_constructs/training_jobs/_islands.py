@@ -11,7 +11,7 @@ from typing import Any
 
 from aws_cdk import aws_stepfunctions as sfn
 
-from luma_constructs._asl import DISCARD, NO_ANSWER, Items, count, task
+from luma_constructs._asl import DISCARD, NO_ANSWER, Items, count, has_no, task
 from luma_constructs._claims import CANCELED, PLACE, match_groups, move_claim
 from luma_constructs._run_items import place_key
 from luma_constructs.training_jobs._work import (
@@ -143,7 +143,7 @@ def _search(items: Items, works: Works, fleets_path: str) -> sfn.Choice:
     no_group = without_group(items, f"It has no group{WHERE}").next(move)
     look_up.next(
         sfn.Choice(scope, f"Is it in EC2?{WHERE}")
-        .when(when.is_null("$.next.facts.asg"), no_group)
+        .when(has_no("$.next.facts.asg"), no_group)
         .otherwise(move)
     )
     move.add_catch(works.again, errors=list(CANCELED), result_path="$.error")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from aws_cdk import aws_stepfunctions as sfn
 
-from luma_constructs._asl import DISCARD, Items, text
+from luma_constructs._asl import DISCARD, Items, has_no, text
 from luma_constructs._claims import PLACE
 from luma_constructs._run_items import (
     COMPILER_PLACE,
@@ -87,9 +87,7 @@ def place_slots(items: Items, fleets_path: str) -> sfn.Map:
         fleets_path: start of the names of the fleets' parameters.
     """
     scope, when = items.scope, sfn.Condition
-    read = items.get(
-        "Read the slot", RUN_KEY, text("$.key"), select={"at.$": "$"}, keep="$.place"
-    )
+    read = items.get("Read the slot", RUN_KEY, text("$.key"), select={"at.$": "$"}, keep="$.place")
     own = _fleet_of(items, "Keep its fleet", f"{PLACE}.fleet.S")
     first = _fleet_of(items, "Start on the first fleet", "$.first")
     look_up = look_up_fleet(items, "Look up its fleet", fleets_path, "$.fleet")
@@ -98,16 +96,14 @@ def place_slots(items: Items, fleets_path: str) -> sfn.Map:
     # the claim is on that one.
     keeps = when.and_(
         when.is_present(f"{PLACE}.fleet.S"),
-        when.or_(
-            when.not_(when.is_present("$.given.fleets")), when.is_present(f"{PLACE}.claimed")
-        ),
+        when.or_(when.not_(when.is_present("$.given.fleets")), when.is_present(f"{PLACE}.claimed")),
     )
     read.next(sfn.Choice(scope, "Has it a fleet?").when(keeps, own).otherwise(first))
     own.next(look_up)
     first.next(look_up)
     look_up.next(
         sfn.Choice(scope, "Is it in EC2?")
-        .when(when.is_null("$.next.facts.asg"), without_group(items, "It has no group").next(write))
+        .when(has_no("$.next.facts.asg"), without_group(items, "It has no group").next(write))
         .otherwise(write)
     )
     each = sfn.Map(

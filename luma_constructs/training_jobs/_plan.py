@@ -71,7 +71,9 @@ class Plan:
 def _is_named() -> sfn.Condition:
     """Tell whether the input names a run."""
     when, run = sfn.Condition, "$.given.run"
-    return when.and_(when.is_present(run), when.is_string(run), when.not_(when.string_equals(run, "")))
+    return when.and_(
+        when.is_present(run), when.is_string(run), when.not_(when.string_equals(run, ""))
+    )
 
 
 def _no_run(items: Items) -> sfn.Fail:

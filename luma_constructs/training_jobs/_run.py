@@ -102,7 +102,7 @@ def _compile(parts: RunParts, then: sfn.IChainable) -> sfn.IChainable:
             cause="the run has no artifact and this deployment no compiler; compile it with "
             "`luma compile` first, or deploy a SealedCompiler",
         )
-    cancelled = sfn.Condition.boolean_equals(f"{RUN_ITEM}.cancel.BOOL", True)
+    cancelled = sfn.Condition.boolean_equals(f"{RUN_ITEM}.cancel.BOOL", value=True)
     works = Works.of(
         items,
         where,
@@ -174,9 +174,7 @@ def _train(parts: RunParts) -> sfn.IChainable:
     )
     train.branch(_coordinate(parts), islands(items, parts.fleets_path, parts.limits))
     phase = sfn.Condition.string_equals("$.trained.answer.phase", "done")
-    train.next(
-        sfn.Choice(items.scope, "Did it finish?").when(phase, export).otherwise(stopped)
-    )
+    train.next(sfn.Choice(items.scope, "Did it finish?").when(phase, export).otherwise(stopped))
     return train
 
 
@@ -189,7 +187,7 @@ def _coordinate(parts: RunParts) -> sfn.IChainable:
         name="Coordinate",
         kind="coordinate",
         limits=parts.limits,
-        unwanted=sfn.Condition.boolean_equals(f"{RUN_ITEM}.cancel.BOOL", True),
+        unwanted=sfn.Condition.boolean_equals(f"{RUN_ITEM}.cancel.BOOL", value=True),
         answer_unwanted={"phase": "stopped", "state_hash": "", "reason": "cancelled"},
     )
     works.again_on_silence()

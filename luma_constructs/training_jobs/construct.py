@@ -158,6 +158,10 @@ class TrainingJobs(Construct):
         """Give the executions that failed, their sum."""
         return self.state_machine.metric_failed(**options)
 
+    def metric_timed_out(self, **options: Unpack[MetricOptions]) -> cloudwatch.Metric:
+        """Give the executions that took too long, their sum."""
+        return self.state_machine.metric_timed_out(**options)
+
     def metric_aborted(self, **options: Unpack[MetricOptions]) -> cloudwatch.Metric:
         """Give the executions that were stopped by hand, their sum."""
         return self.state_machine.metric_aborted(**options)
@@ -210,9 +214,9 @@ def _job_states(parts: RunParts, topic: sns.ITopic | None) -> sfn.IChainable:
         scope,
         "Run the job",
         result_selector={
-            "state.$": "$[0].state",
-            "reason.$": "$[0].reason",
-            "state_hash.$": "$[0].state_hash",
+            "state.$": "States.ArrayGetItem($[*].state, 0)",
+            "reason.$": "States.ArrayGetItem($[*].reason, 0)",
+            "state_hash.$": "States.ArrayGetItem($[*].state_hash, 0)",
         },
         result_path="$.end",
     ).branch(run_states(parts))
@@ -238,7 +242,10 @@ def _job_states(parts: RunParts, topic: sns.ITopic | None) -> sfn.IChainable:
     run.next(ended)
     ended.next(end.start)
     lost = sfn.Fail(
-        scope, "Failed", error="Luma.RunFailed", cause="the run's item holds the reason; `luma status`"
+        scope,
+        "Failed",
+        error="Luma.RunFailed",
+        cause="the run's item holds the reason; `luma status`",
     )
     end.end.next(
         sfn.Choice(scope, "How did it end?")

@@ -14,6 +14,7 @@ from runtime.agent.threads import island_environment
 from runtime.coordinator.fence import ISLANDS_LOCK, Fence
 from runtime.coordinator.plan import RunPlan
 from runtime.coordinator.tls import run_tls
+from runtime.spec.aws import AwsError
 from runtime.spec.errors import LumaError
 
 
@@ -31,7 +32,8 @@ def main() -> int:
         return code
     except LumaError as error:
         print(error.diagnostics(), file=sys.stderr)  # noqa: T201 - the process's own log
-        return ExitCode.FATAL
+        elsewhere = isinstance(error, AwsError) and error.elsewhere
+        return ExitCode.CRASHED if elsewhere else ExitCode.FATAL
 
 
 def _parser() -> argparse.ArgumentParser:

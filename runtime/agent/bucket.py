@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,9 @@ _EXISTS = "PreconditionFailed"
 # Another conditional write of that name was under way: "upload the object again" (S3 API).
 _CONFLICT = "ConditionalRequestConflict"
 _CONFLICTS = 5
+# botocore adds a checksum to each part by itself. S3 refuses parts of an upload that was not begun
+# with one ("expected checksum type: null"), and a completion that does not repeat them.
+_CHECKSUM = "CRC32"
 _CONFLICT_WAIT_S = 0.2
 
 
@@ -144,14 +147,18 @@ class Bucket:
             CheckpointError: there is none.
             AwsError: AWS refuses.
         """
+        from boto3.exceptions import Boto3Error
         from boto3.s3.transfer import TransferConfig
 
         config = TransferConfig(multipart_chunksize=self._part_bytes, max_concurrency=_THREADS)
+        what = f"s3 GetObject of {self.url(name)}"
         try:
-            with aws_errors(f"s3 GetObject of {self.url(name)}"), _transfer_errors():
+            with aws_errors(what):
                 self._s3.download_file(
                     self.place.bucket, self.place.prefix + name, str(path), Config=config
                 )
+        except Boto3Error:  # it was cut off again and again
+            raise AwsError(f"{what}: the transfer broke off", reason="unreachable") from None
         except AwsError as error:
             if error.reason == "missing":
                 raise CheckpointError(f"{self.url(name)}: missing") from None
@@ -226,7 +233,9 @@ class Bucket:
 
     def _put_parts(self, name: str, path: Path, record: FileRecord) -> None:
         target = {"Bucket": self.place.bucket, "Key": self.place.prefix + name}
-        upload = self._s3.create_multipart_upload(**target, Metadata={_DIGEST: record.blake3})
+        upload = self._s3.create_multipart_upload(
+            **target, Metadata={_DIGEST: record.blake3}, ChecksumAlgorithm=_CHECKSUM
+        )
         target["UploadId"] = upload["UploadId"]
         size = max(self._part_bytes, -(-record.size_bytes // _MAX_PARTS))
         starts = range(0, record.size_bytes, size)
@@ -235,8 +244,11 @@ class Bucket:
             with path.open("rb") as file:
                 file.seek(starts[number])
                 part = file.read(size)
-            sent = self._s3.upload_part(**target, PartNumber=number + 1, Body=part)
-            return {"PartNumber": number + 1, "ETag": sent["ETag"]}
+            sent = self._s3.upload_part(
+                **target, PartNumber=number + 1, Body=part, ChecksumAlgorithm=_CHECKSUM
+            )
+            told = {name: sent[name] for name in ("ETag", f"Checksum{_CHECKSUM}") if name in sent}
+            return {"PartNumber": number + 1, **told}
 
         try:
             with ThreadPoolExecutor(_THREADS) as pool:
@@ -273,16 +285,3 @@ class Bucket:
             "checkpoints are never overwritten",
             remedy="launch the job under another name, or move the old run aside",
         )
-
-
-@contextlib.contextmanager
-def _transfer_errors() -> Generator[None]:
-    """Give what botocore raised, where boto3's transfers have wrapped it."""
-    from boto3.exceptions import Boto3Error
-
-    try:
-        yield
-    except Boto3Error as error:
-        if isinstance(error.__cause__ or error.__context__, Exception):
-            raise (error.__cause__ or error.__context__) from None  # type: ignore[misc]
-        raise

@@ -24,10 +24,14 @@ from runtime.agent.checkpoint import (
 from runtime.agent.checkpoint_remote import RemoteCheckpoints
 from runtime.agent.state import Arrays, TrainState
 from runtime.coordinator.wire import Message
+from runtime.spec.aws import AwsError
 from runtime.spec.errors import CheckpointError, LumaError
 
 CHECKPOINTS_FOLDER = "checkpoints"
 MODEL_FOLDER = "model"
+# The last checkpoint of a run has no next one that would do: an outage must not fail the run.
+_UPLOAD_PATIENCE_S = 600.0
+_UPLOAD_PAUSE_S = 2.0
 
 
 class CheckpointStore:
@@ -63,8 +67,8 @@ class CheckpointStore:
         self._remote = remote
         self._buffers = CheckpointBuffers(threads=threads)
 
-    def load_newest(self) -> tuple[CheckpointInfo, TrainState]:
-        """Read the newest whole checkpoint.
+    def find_newest(self) -> CheckpointInfo:
+        """Find the newest whole checkpoint, and bring it here; that may take long.
 
         Raises:
             CheckpointError: there is none; the message says why each newer one was refused.
@@ -80,7 +84,15 @@ class CheckpointStore:
         if info is None:
             reasons = "; ".join(f"{r.path.name}: {r.reason}" for r in refused) or "it is empty"
             raise CheckpointError(f"'{self._root}' has no whole checkpoint of this job ({reasons})")
-        return info, load_checkpoint(info, threads=self._threads)
+        return info
+
+    def load(self, info: CheckpointInfo) -> TrainState:
+        """Read a checkpoint that was found.
+
+        Raises:
+            CheckpointError: a byte differs from what was found.
+        """
+        return load_checkpoint(info, threads=self._threads)
 
     def take_snapshot(self, state: TrainState) -> Snapshot:
         """Copy a state; the trainer stalls for this only."""
@@ -99,10 +111,11 @@ class CheckpointStore:
                     model_files=self._model_files,
                     constants=self._constants,
                     threads=self._threads,
+                    durable=self._remote is None,  # else the bucket is what lasts
                 )
             if self._remote is not None:  # the snapshot is free again: the upload holds up nobody
-                self._remote.push(info.path)
-                self._remote.prune(self._keep)
+                self._push(self._remote, info.path)
+                self._prune_remote(self._remote)
             prune(self._root, self._keep)
         except LumaError as error:
             return {"type": "checkpoint_failed", "step": step, "error": error.diagnostics()}
@@ -114,6 +127,29 @@ class CheckpointStore:
             "seconds": round(time.perf_counter() - begin, 4),
             "stall_s": round(stall_s, 4),
         }
+
+    def _push(self, remote: RemoteCheckpoints, path: Path) -> None:
+        """Upload a checkpoint; what is there already does not go up again.
+
+        Raises:
+            LumaError: it is refused, or the bucket did not answer for `_UPLOAD_PATIENCE_S`.
+        """
+        deadline = time.monotonic() + _UPLOAD_PATIENCE_S
+        while True:
+            try:
+                return remote.push(path)
+            except AwsError as error:
+                if not error.transient or time.monotonic() > deadline:
+                    raise
+                _log(f"checkpoint {path.name} is tried again: {error.message}")
+            time.sleep(_UPLOAD_PAUSE_S)
+
+    def _prune_remote(self, remote: RemoteCheckpoints) -> None:
+        """Remove old checkpoints; where that fails it is only room that is lost."""
+        try:
+            remote.prune(self._keep)
+        except LumaError as error:
+            _log(f"old checkpoints stay in the bucket: {error.message}")
 
 
 def _log(text: str) -> None:

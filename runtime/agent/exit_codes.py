@@ -21,7 +21,8 @@ class ExitCode(IntEnum):
     """An error that no other island would escape, such as an artifact that does not open."""
 
     CRASHED = 4
-    """A bug or a wedged computation of this island: another one may go on."""
+    """A bug or a wedged computation of this island, or a store that did not answer it: another one
+    may go on."""
 
     LOST_COORDINATOR = 5
     """No coordinator answered for too long: nothing is wrong with this island."""

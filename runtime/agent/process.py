@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runtime.agent.checkpoint_manifest import CheckpointInfo
 from runtime.agent.checkpoints import CheckpointStore
 from runtime.agent.core import Do, IslandCore, Send
 from runtime.agent.exit_codes import ExitCode
@@ -38,7 +39,7 @@ from runtime.coordinator import wire
 from runtime.coordinator.client import CoordinatorAddress
 from runtime.coordinator.plan import RunPlan
 from runtime.coordinator.wire import Message
-from runtime.spec.aws import is_loopback
+from runtime.spec.aws import AwsError, is_loopback
 from runtime.spec.errors import CoordinationError, LumaError
 
 _RETRY_S = 0.1
@@ -108,6 +109,7 @@ class IslandProcess:
         self._busy_since: float | None = None
         self._stopped_s = 0.0
         self._hash_s = 0.0
+        self._said = ""
         self._exit: asyncio.Future[int] | None = None
 
     async def run(self) -> int:
@@ -159,7 +161,8 @@ class IslandProcess:
             return False
         try:
             reader, writer = await self._open(address)
-        except OSError:
+        except OSError as error:
+            self._say_once(f"no coordinator at {address.host}:{address.port} ({error})")
             return False
         self._join_run(address.token)
         self._writer = writer
@@ -177,6 +180,12 @@ class IslandProcess:
         self._writer = None
         writer.close()
         return heard
+
+    def _say_once(self, text: str) -> None:
+        """Write a line to the log, unless it is the one that was written last in this way."""
+        if text != self._said:
+            _log(text)
+            self._said = text
 
     async def _open(
         self, address: CoordinatorAddress
@@ -256,10 +265,14 @@ class IslandProcess:
             try:
                 event = work()
             except LumaError as error:
+                if isinstance(error, AwsError) and error.elsewhere:
+                    # Another island may get an answer, or this one's successor.
+                    _log(error.diagnostics())
+                    os._exit(ExitCode.CRASHED)
                 event = {"type": "fatal", "error": error.diagnostics()}
             except BaseException:  # noqa: BLE001 - a thread's death must end the island visibly
                 _log(traceback.format_exc())
-                os._exit(4)
+                os._exit(ExitCode.CRASHED)
             if event is not None:
                 self._loop.call_soon_threadsafe(self._take, event)
 
@@ -305,8 +318,16 @@ class IslandProcess:
         self._trainer.raise_scale(self._reduced())  # at once, as in `_do_clear`
 
     def _do_load(self) -> None:
+        def find() -> None:
+            # No computation: from a bucket it may take longer than one that counts as wedged.
+            info = self._store.find_newest()
+            self._loop.call_soon_threadsafe(self._load, info)
+
+        self._in_thread(self._moves, find)
+
+    def _load(self, info: CheckpointInfo) -> None:
         def work() -> Message:
-            info, state = self._store.load_newest()
+            state = self._store.load(info)
             self._trainer.load_state(state)
             return {"type": "loaded", "step": state.step, "state_hash": info.state_hash}
 

@@ -23,6 +23,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from runtime.agent.node.work import may_pass
 from runtime.agent.node.work_stage import ANSWER_FILE, MAY_PASS, REQUEST_FILE
 from runtime.cli.compile_here import CompileHere
 from runtime.run.files import write_json
@@ -36,7 +37,6 @@ from runtime.spec.account import (
     run_object,
     run_prefix,
 )
-from runtime.spec.aws import AwsError
 from runtime.spec.objects import Bucket
 from runtime.spec.table import Table
 
@@ -67,11 +67,9 @@ def main() -> int:
 
 def _may_pass(error: LumaError) -> bool:
     """Tell what another attempt may not meet from what it would."""
-    if isinstance(error, AwsError):
-        return error.transient
     from enclave_image.service.errors import PeerGoneError, ServiceBusyError
 
-    return isinstance(error, PeerGoneError | ServiceBusyError)
+    return may_pass(error) or isinstance(error, PeerGoneError | ServiceBusyError)
 
 
 def compile_run(path: Path, request: dict[str, Any]) -> dict[str, Any]:

@@ -147,14 +147,33 @@ def region_of(job: Path) -> str | None:
 def _start(
     job: Path | None, options: AccountOptions, stack: Stack, reporter: ConsoleReporter
 ) -> Launched | None:
-    from runtime.run.account.launching import AccountLaunch, launch_in_account, resume_in_account
+    """Launch or resume; say how to go on where that ends after the preparation."""
+    from runtime.run.account.launching import default_run_folder, resume_in_account
 
     if job is None:
         place = str(options.resume)
         return resume_in_account(place, stack, reporter=reporter, max_cost_usd=options.max_cost_usd)
+    folder = options.run or default_run_folder(job)
+    before = (folder / "run.json").is_file()
+    try:
+        return _launch(job, folder, options, stack, reporter)
+    except (LumaError, KeyboardInterrupt):
+        if not before and (folder / "run.json").is_file():
+            note(
+                "the run is prepared, and what was sent stays there; go on with:\n"
+                f"  luma launch --resume {folder} {stack.options}"
+            )
+        raise
+
+
+def _launch(
+    job: Path, folder: Path, options: AccountOptions, stack: Stack, reporter: ConsoleReporter
+) -> Launched | None:
+    from runtime.run.account.launching import AccountLaunch, launch_in_account
+
     return launch_in_account(
         job,
-        AccountLaunch(run=options.run, islands=options.islands, start=not options.prepare_only),
+        AccountLaunch(run=folder, islands=options.islands, start=not options.prepare_only),
         stack,
         reporter=reporter,
         accept=_accept_any if options.yes else _ask,

@@ -52,7 +52,7 @@ async def _serve(options: argparse.Namespace) -> str:
 def _exit_code(error: LumaError) -> int:
     if isinstance(error, SupersededError):
         return SUPERSEDED
-    if isinstance(error, AwsError) and error.transient:
+    if isinstance(error, AwsError) and error.elsewhere:
         return NO_STORE
     return error.exit_code
 

@@ -24,7 +24,7 @@ from runtime.coordinator.commit_log import (
 )
 from runtime.spec.errors import CoordinationError, RunError
 
-__all__ = ["LOG_FILE", "Commit", "CommitLog", "SqliteCommitLog"]
+__all__ = ["LOG_FILE", "Commit", "SqliteCommitLog"]
 
 LOG_FILE = "log.sqlite"
 _MAGIC = b"SQLite format 3\0"
@@ -289,6 +289,3 @@ def _commit_row(commit: Commit, at: float) -> tuple[Any, ...]:
         commit.tokens,
         at,
     )
-
-
-CommitLog = SqliteCommitLog

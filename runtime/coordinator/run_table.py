@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runtime.coordinator.commit_log import SupersededError
@@ -24,6 +24,12 @@ _REFUSED = "ConditionalCheckFailed"
 # Reasons for which DynamoDB cancels a transaction that nothing is wrong with. botocore repeats a
 # throttled request, but not a transaction that was cancelled for it.
 _PASSING = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
+# The same of a write that is no transaction, and of ours that is still being done.
+_ALONE = {
+    "ConditionalCheckFailedException": _REFUSED,
+    "TransactionConflictException": "TransactionConflict",
+    "TransactionInProgressException": "TransactionConflict",
+}
 _ATTEMPTS = 8
 _FIRST_WAIT_S = 0.05
 
@@ -93,31 +99,24 @@ class RunTable:
             SupersededError: it has another.
             AwsError: AWS refuses.
         """
-        from botocore.exceptions import ClientError
-
         values = {f":{index}": value for index, value in enumerate(fields.values())}
         if term:
             values[":expected"] = term
         changes = ", ".join(f"#{index} = :{index}" for index in range(len(fields)))
-        with aws_errors(self._what("UpdateItem")):
-            try:
-                self._table.client.update_item(
-                    TableName=self._table.name,
-                    Key=self._key(COORDINATOR_ITEM),
-                    UpdateExpression=f"SET {changes}",
-                    ConditionExpression=(
-                        "#term = :expected" if term else "attribute_not_exists(#term)"
-                    ),
-                    ExpressionAttributeNames={
-                        "#term": "term",
-                        **{f"#{index}": name for index, name in enumerate(fields)},
-                    },
-                    ExpressionAttributeValues=to_item(values),
-                )
-            except ClientError as error:
-                if error_code(error) != "ConditionalCheckFailedException":
-                    raise
-                raise self.superseded(term) from None
+        request = {
+            "TableName": self._table.name,
+            "Key": self._key(COORDINATOR_ITEM),
+            "UpdateExpression": f"SET {changes}",
+            "ConditionExpression": "#term = :expected" if term else "attribute_not_exists(#term)",
+            "ExpressionAttributeNames": {
+                "#term": "term",
+                **{f"#{index}": name for index, name in enumerate(fields)},
+            },
+            "ExpressionAttributeValues": to_item(values),
+        }
+        if not self._repeat("UpdateItem", lambda: self._table.client.update_item(**request)):
+            return
+        raise self.superseded(term)
 
     def put(
         self,
@@ -164,7 +163,7 @@ class RunTable:
         if refused[0]:
             raise self.superseded(term)
         there = self.get(sort_key)
-        if there is not None and there["write"] == write:
+        if there is not None and there.get("write") == write:
             return None  # it was done, and the answer to it was lost
         if refused[1] and there is not None:
             return there
@@ -182,20 +181,32 @@ class RunTable:
 
     def _transact(self, writes: Sequence[Item], token: str) -> list[bool]:
         """Do all writes or none; say of each whether its condition forbade it."""
+        reasons = self._repeat(
+            "TransactWriteItems",
+            lambda: self._table.client.transact_write_items(
+                TransactItems=list(writes), ClientRequestToken=token
+            ),
+        )
+        return [reason == _REFUSED for reason in reasons or [""] * len(writes)]
+
+    def _repeat(self, operation: str, send: Callable[[], object]) -> list[str]:
+        """Send a conditional write until it is done, or refused; give why, part by part.
+
+        Raises:
+            AwsError: it was cancelled for something that passes, again and again, or AWS refuses.
+        """
         from botocore.exceptions import ClientError
 
-        what, wait_s = self._what("TransactWriteItems"), _FIRST_WAIT_S
+        what, wait_s = self._what(operation), _FIRST_WAIT_S
         for _ in range(_ATTEMPTS):
             with aws_errors(what):
                 try:
-                    self._table.client.transact_write_items(
-                        TransactItems=list(writes), ClientRequestToken=token
-                    )
-                    return [False] * len(writes)
+                    send()
+                    return []
                 except ClientError as error:
                     reasons = _reasons(error)
                     if _REFUSED in reasons:
-                        return [reason == _REFUSED for reason in reasons]
+                        return reasons
                     if not _PASSING.intersection(reasons):
                         raise
             time.sleep(wait_s)
@@ -224,8 +235,9 @@ class RunTable:
 
 
 def _reasons(error: Any) -> list[str]:
-    """Give why each part of a transaction was cancelled; empty for another error."""
-    if error_code(error) == "TransactionInProgressException":
-        return ["TransactionConflict"]  # our own, sent before: it is still being done
+    """Give why a write was cancelled, for each part of a transaction; empty for another error."""
+    code = error_code(error)
+    if code in _ALONE:
+        return [_ALONE[code]]
     reasons = error.response.get("CancellationReasons") or []
     return [str(reason.get("Code")) for reason in reasons]

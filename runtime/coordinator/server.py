@@ -341,7 +341,7 @@ def _only_coordinator(run_dir: Path) -> Fence:
 
 def _must_give_way(error: LumaError) -> bool:
     """Tell an error that another coordinator would not meet, or not later, from one that it would."""
-    return isinstance(error, SupersededError) or (isinstance(error, AwsError) and error.transient)
+    return isinstance(error, SupersededError) or (isinstance(error, AwsError) and error.elsewhere)
 
 
 async def _next_of_island(reader: asyncio.StreamReader) -> Message | None:

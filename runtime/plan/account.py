@@ -22,7 +22,7 @@ from runtime.plan.costs import TargetCosts
 from runtime.plan.fleets import coordinator_price, fleet_offer, island_fleets
 from runtime.plan.offer import Offer
 from runtime.plan.priced import catalogue_words
-from runtime.plan.requests import requests_of
+from runtime.plan.requests import known_regions, requests_of
 from runtime.spec import CapacityError, Catalogue, JobSpec, SpecError
 from runtime.spec.account import Fleet
 
@@ -216,7 +216,7 @@ def plan_account_run(
         unknown_price=2 * highest + 1.0,
     )
     rows = _rows(islands, offers, choice, max_price=limits.max_price, fixed=fixed or 0.0)
-    return _plan(spec, region, rows, choice, fixed, catalogue_words(prices), steps)
+    return _plan(spec, region, rows, choice, fixed, prices, steps)
 
 
 def _plan(
@@ -225,7 +225,7 @@ def _plan(
     rows: tuple[FleetRow, ...],
     choice: Choice,
     fixed: float | None,
-    catalogue: str,
+    prices: Catalogue,
     steps: int | None,
 ) -> AccountPlan:
     per_step = spec.train.samples_per_step * spec.train.seq_len
@@ -233,6 +233,10 @@ def _plan(
     count = None if tokens is None else round(tokens / per_step)
     known = all(row.offer.usd_per_hour is not None for row in rows if row.slots)
     solution, notes = choice.solution, list(choice.notes)
+    if region not in known_regions(prices):
+        notes.append(
+            f"prices are those of another region; `luma catalogue update --region {region}` asks AWS"
+        )
     if fixed is None:
         notes.append("the coordinator's price is not known, and not in the price")
     if not known:
@@ -248,9 +252,9 @@ def _plan(
         steps=count,
         tokens_per_step=per_step,
         step_seconds=choice.step_seconds,
-        total_seconds=None if solution.hours is None else solution.hours * 3600,
-        cost_usd=solution.cost_usd if known else None,
-        catalogue=catalogue,
+        total_seconds=choice.total_seconds,
+        cost_usd=choice.cost_usd if known else None,
+        catalogue=catalogue_words(prices),
         notes=tuple(notes),
     )
 

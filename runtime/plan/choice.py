@@ -39,6 +39,9 @@ _TIE: Final = 1e-7
 _STEP: Final = 1.25
 """Ratio of neighbouring ceilings of the price an hour."""
 
+_FINEST: Final = 1e-3
+"""The second ceiling over the last one, at least: a start that costs less than that is nothing."""
+
 _SCALE: Final = 1e5
 """Largest coefficient of an objective: HiGHS stops at an absolute gap of 1e-6."""
 
@@ -98,7 +101,7 @@ class Limits:
 
     def without(self, name: str) -> Limits:
         """Give the limits without one of them."""
-        loose = {"min_islands": 1, "min_on_demand": 0, "pool_share": 1.0}
+        loose = {"min_islands": 1, "min_on_demand": 0, "pool_share": 1.0, "start_s": 0.0}
         return dataclasses.replace(self, **{name: loose.get(name)})
 
 
@@ -135,16 +138,23 @@ def solve(pools: Sequence[Pool], limits: Limits) -> Solution | None:
     """
     if not pools:
         return None
+    cheapest_token = _least_ratio(_Program(pools, limits))
+    if cheapest_token is None:
+        return None
+    found = _solution(pools, limits, cheapest_token)
     if limits.tokens is None or limits.start_s == 0:
-        found = _least_ratio(_Program(pools, limits))
-        return None if found is None else _solution(pools, limits, found)
-    choices = [_solution(pools, limits, found) for found in _under_ceilings(pools, limits)]
-    return min(choices, key=lambda choice: weighted_cost(pools, limits, choice), default=None)
+        return found
+    return _with_a_start(pools, limits, found)
 
 
-def _least_ratio(program: _Program) -> np.ndarray | None:
-    """Give the counts with the least ratio of price and speed (Dinkelbach)."""
-    counts = program.minimise(program.prices)
+def _least_ratio(program: _Program, start: np.ndarray | None = None) -> np.ndarray | None:
+    """Give the counts with the least ratio of price and speed (Dinkelbach).
+
+    Args:
+        program: the limits.
+        start: counts that keep them, to begin with; None looks for some.
+    """
+    counts = program.minimise(program.prices) if start is None else start
     if counts is None:
         return None
     for _ in range(_MAX_ROUNDS):
@@ -156,33 +166,71 @@ def _least_ratio(program: _Program) -> np.ndarray | None:
     return counts
 
 
-def _under_ceilings(pools: Sequence[Pool], limits: Limits) -> Iterator[np.ndarray]:
-    """Yield the counts of the least ratio under rising ceilings of the price an hour."""
-    cheapest = _Program(pools, limits.without("max_cost"))
-    least = cheapest.minimise(cheapest.prices)
-    if least is None:
+def _with_a_start(
+    pools: Sequence[Pool], limits: Limits, cheapest_token: Solution
+) -> Solution | None:
+    """Give the least cost, start included, of the least ratios under rising ceilings of the price.
+
+    Above a ceiling a job costs at least its start at that price, and its tokens at the least ratio of
+    all; the search ends where that is more than the best choice so far.
+    """
+    start_h = limits.start_s / 3600
+    tokens = weighted_cost(pools, limits, cheapest_token) * (
+        1 - start_h / (cheapest_token.hours or math.inf)
+    )
+    best = cheapest_token if _affordable(cheapest_token, limits) else None
+    before: np.ndarray | None = None
+    for ceiling in _ceilings(pools, limits, cheapest_token):
+        least = tokens + ceiling / _STEP * start_h
+        if best is not None and least >= weighted_cost(pools, limits, best):
+            break
+        before = _least_ratio(_Program(pools, limits, weight_ceiling=ceiling), before)
+        choice = None if before is None else _solution(pools, limits, before)
+        if choice is not None and not _affordable(choice, limits):
+            choice = _keeping_cost(pools, limits, ceiling)
+        if choice is not None and (
+            best is None
+            or weighted_cost(pools, limits, choice) < weighted_cost(pools, limits, best)
+        ):
+            best = choice
+    return best
+
+
+def _affordable(choice: Solution, limits: Limits) -> bool:
+    return limits.max_cost is None or (choice.cost_usd or 0.0) <= limits.max_cost * (1 + 1e-9)
+
+
+def _keeping_cost(pools: Sequence[Pool], limits: Limits, ceiling: float) -> Solution | None:
+    """Give the least ratio whose cost is kept even with a start at the ceiling's price."""
+    assert limits.max_cost is not None  # noqa: S101 - callers found it passed
+    left = limits.max_cost - ceiling * limits.start_s / 3600
+    if left <= 0:
+        return None
+    most = min(ceiling, math.inf if limits.max_price is None else limits.max_price)
+    strict = dataclasses.replace(limits, max_price=most, max_cost=left)
+    found = _least_ratio(_Program(pools, strict))
+    return None if found is None else _solution(pools, limits, found)
+
+
+def _ceilings(pools: Sequence[Pool], limits: Limits, cheapest_token: Solution) -> Iterator[float]:
+    """Yield rising ceilings of the price an hour, from the cheapest fleet's to that of the least ratio.
+
+    At the least ratio a job costs at least as much beside its start as at any other, so a dearer fleet
+    than that of the least ratio is never better.
+    """
+    program = _Program(pools, limits)
+    cheapest = program.minimise(program.weights)
+    if cheapest is None:
         return
-    ceiling = limits.fixed_usd_per_hour + float(cheapest.prices @ least)
-    while True:
-        most = min(ceiling, limits.max_price or math.inf)
-        cost = limits.max_cost
-        if cost is not None:
-            cost -= most * limits.start_s / 3600
-        if cost is not None and cost <= 0:
-            return
-        found = _least_ratio(
-            _Program(pools, dataclasses.replace(limits, max_price=most, max_cost=cost))
-        )
-        if found is not None:
-            yield found
-        if most < ceiling or ceiling > _dearest(pools, limits):
-            return
+    fixed = limits.fixed_usd_per_hour
+    least = fixed + float(program.weights @ cheapest)
+    most = fixed + float(program.weights @ program.counts_of(cheapest_token))
+    yield least * (1 + 1e-9)
+    ceiling = max(least, most * _FINEST)
+    while ceiling * _STEP < most:
         ceiling *= _STEP
-
-
-def _dearest(pools: Sequence[Pool], limits: Limits) -> float:
-    """Give a price that no fleet within the limits passes."""
-    return limits.fixed_usd_per_hour + limits.max_islands * max(p.usd_per_hour for p in pools)
+        yield ceiling
+    yield most * (1 + 1e-9)
 
 
 def weighted_cost(pools: Sequence[Pool], limits: Limits, choice: Solution) -> float:
@@ -231,7 +279,9 @@ def _enough(program: _Program, name: str) -> float | None:
 class _Program:
     """The limits as rows of a matrix, once for all objectives."""
 
-    def __init__(self, pools: Sequence[Pool], limits: Limits) -> None:
+    def __init__(
+        self, pools: Sequence[Pool], limits: Limits, *, weight_ceiling: float = math.inf
+    ) -> None:
         import numpy as np
 
         self.pools, self.limits = pools, limits
@@ -246,10 +296,19 @@ class _Program:
         # Something must speak for an early end where nothing is paid beside the islands.
         self._fixed = limits.fixed_usd_per_hour + _TIE * float(self.weights.max())
         self._rows = list(self._limit_rows())
+        if weight_ceiling < math.inf:
+            left = weight_ceiling - limits.fixed_usd_per_hour
+            self._rows.append((_MILLI * self.weights, -math.inf, _MILLI * left + 5e-4))
 
     def ratio(self, counts: np.ndarray) -> float:
         """Give what is to be least: weighted price over speed."""
         return (self._fixed + float(self.weights @ counts)) / float(self.speeds @ counts)
+
+    def counts_of(self, choice: Solution) -> np.ndarray:
+        """Give a choice's counts as the program has them."""
+        import numpy as np
+
+        return np.array(choice.counts, float)
 
     def minimise(self, objective: np.ndarray) -> np.ndarray | None:
         """Give the counts with the least value of a linear objective; None where none is allowed."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from runtime.plan.choice import Limits, Pool, Solution, solve, weighted_cost
 from runtime.plan.offer import Offer
-from runtime.plan.predict import START_S, fleet_step_seconds
+from runtime.plan.predict import START_S, fleet_step_seconds, goodput
 from runtime.plan.reasons import explain, no_plan
 from runtime.spec import JobSpec
 
@@ -39,8 +39,10 @@ class Choice:
     Attributes:
         counts: islands of each offer.
         reasons: of each offer.
-        solution: the figures of all together.
-        step_seconds: predicted seconds of a step; None where speeds are not known.
+        solution: the figures of all together, with speeds that add up.
+        step_seconds: predicted seconds of a step, with whole shards; None where not known.
+        total_seconds: predicted seconds of the job, start and interruptions included; None likewise.
+        cost_usd: predicted price of the job; None likewise.
         notes: what was given up, and what is assumed.
     """
 
@@ -48,6 +50,8 @@ class Choice:
     reasons: tuple[str, ...]
     solution: Solution
     step_seconds: float | None
+    total_seconds: float | None
+    cost_usd: float | None
     notes: tuple[str, ...]
 
 
@@ -93,13 +97,17 @@ def choose(
     if found is None:
         raise no_plan(offers, pools, limits, what=what)
     solution, kept, given_up = found
+    step = _step_seconds(spec, usable, solution)
+    total = _total_seconds(spec, usable, solution, kept, step)
     counts = iter(solution.counts)
     return Choice(
         counts=tuple(0 if offer.refused is not None else next(counts) for offer in offers),
         reasons=tuple(explain(offers, pools, kept, solution)),
         solution=solution,
-        step_seconds=_step_seconds(spec, usable, solution),
-        notes=(*notes, *given_up, *_assumptions(usable, solution)),
+        step_seconds=step,
+        total_seconds=total,
+        cost_usd=None if total is None else total / 3600 * solution.usd_per_hour,
+        notes=(*notes, *given_up, *_late(kept, total), *_assumptions(usable, solution)),
     )
 
 
@@ -200,14 +208,13 @@ def _pool(
     if not known_speeds:
         # The job's order decides, then the price.
         weight += _RANK_WEIGHT * offer.rank
-        return Pool(usd_per_hour=price, weight=weight, speed=1.0, spot=_is_spot(offer))
     return Pool(
-        usd_per_hour=price, weight=weight, speed=offer.tokens_per_s or 0.0, spot=_is_spot(offer)
+        usd_per_hour=price,
+        weight=weight,
+        speed=(offer.tokens_per_s or 0.0) if known_speeds else 1.0,
+        spot=offer.purchase == "spot",
+        most=offer.most,
     )
-
-
-def _is_spot(offer: Offer) -> bool:
-    return offer.purchase == "spot"
 
 
 def _step_seconds(spec: JobSpec, usable: Sequence[Offer], solution: Solution) -> float | None:
@@ -221,6 +228,31 @@ def _step_seconds(spec: JobSpec, usable: Sequence[Offer], solution: Solution) ->
     if not known or len(known) < len(islands):
         return None
     return fleet_step_seconds(known, spec.train.micro_shards)
+
+
+def _total_seconds(
+    spec: JobSpec,
+    usable: Sequence[Offer],
+    solution: Solution,
+    limits: Limits,
+    step_seconds: float | None,
+) -> float | None:
+    """Predict the job: its start, and its steps with what interruptions cost."""
+    if limits.tokens is None or step_seconds is None:
+        return None
+    steps = limits.tokens / (spec.train.samples_per_step * spec.train.seq_len)
+    useful = sum(
+        count * goodput(offer.interruptions_per_hour or 0.0)
+        for offer, count in zip(usable, solution.counts, strict=True)
+    )
+    return limits.start_s + steps * step_seconds * solution.islands / useful
+
+
+def _late(limits: Limits, total_seconds: float | None) -> list[str]:
+    """Say where whole shards on islands of several kinds take longer than speeds that add up."""
+    if total_seconds is None or limits.deadline_s is None or total_seconds <= limits.deadline_s:
+        return []
+    return [f"shards are whole, so it may take {total_seconds / 3600:.2f} h, past the deadline"]
 
 
 def _unpredicted(spec: JobSpec) -> list[str]:

@@ -92,7 +92,8 @@ def _worst(
         usd_per_hour=price,
         price_is_limit=is_limit,
         price_date=day,
-        availability="deployed",
+        availability=_availability(fleet),
+        most=fleet.most,
         fit=smallest.fit,
         refused=_refusal(spec, fleet, offers),
     )
@@ -163,9 +164,14 @@ def _unknown(fleet: Fleet, region: str, *, rank: int, refused: str | None) -> Of
         usd_per_hour=0.0 if fleet.asg is None else fleet.usd_per_hour,
         price_date=None,
         price_is_limit=purchase == "spot",
-        availability="deployed",
+        availability=_availability(fleet),
+        most=fleet.most,
         refused=refused,
     )
+
+
+def _availability(fleet: Fleet) -> str:
+    return "deployed" if fleet.most is None else f"deployed, at most {fleet.most}"
 
 
 def _not_compiled(spec: JobSpec, fleet: Fleet) -> str | None:

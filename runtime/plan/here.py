@@ -55,7 +55,7 @@ def _offer(spec: JobSpec, costs: Mapping[str, TargetCosts], machine: Machine) ->
         speed = island_speed(
             times,
             shards=train.micro_shards,
-            islands=islands,
+            islands=range(islands, islands + 1),
             tokens_per_step=train.samples_per_step * train.seq_len,
         )
     return Offer(

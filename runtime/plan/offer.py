@@ -41,8 +41,9 @@ class Offer:
         seal: the highest seal level that can be reached there.
         fit: whether it fits; None where that is not known.
         step_s: seconds of a step where one island does all of it; None where not known.
-        tokens_per_s: useful tokens a second of one island in the largest fleet that the job allows.
+        tokens_per_s: useful tokens a second that one island adds at least.
         egress_usd_per_hour: price of data that leaves AWS to reach it; 0 within AWS.
+        most: instances that there can be; None for any number.
         unfit: why the instance type cannot run an island of the job, whatever its price.
         refused: why it cannot be taken: that, or its place, purchase or price; None where it can.
         times: what an island takes, for the step of the chosen fleet.
@@ -67,6 +68,7 @@ class Offer:
     step_s: float | None = None
     tokens_per_s: float | None = None
     egress_usd_per_hour: float | None = 0.0
+    most: int | None = None
     unfit: str | None = None
     refused: str | None = None
     times: IslandTimes | None = field(default=None, repr=False)

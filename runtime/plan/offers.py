@@ -45,9 +45,11 @@ class _Job:
     require: Level | None = None
 
     @property
-    def most(self) -> int:
-        """Most islands that can have work at a time."""
-        return min(self.spec.resources.max_workers, self.spec.train.micro_shards)
+    def islands(self) -> range:
+        """How many islands there may be: no more than have work."""
+        resources = self.spec.resources
+        most = min(resources.max_workers, self.spec.train.micro_shards)
+        return range(min(resources.min_workers, most), most + 1)
 
     @property
     def shape(self) -> Shape:
@@ -121,7 +123,7 @@ def offer_of(
         target: what an island there runs; None for what the job is compiled for.
     """
     job = _Job(spec=spec, costs=costs)
-    if row.where == "external":
+    if purchase == "external" or row.where == "external":
         return _external(job, row, request, target)
     offers = [o for o in _in_region(job, row, request, region, target) if o.purchase == purchase]
     return max(offers, key=lambda offer: offer.usd_per_hour or 0.0)
@@ -267,12 +269,12 @@ def _judged(job: _Job, offer: Offer, missing: str | None) -> Offer:
     train = job.spec.train
     tokens = train.samples_per_step * train.seq_len
     speed = island_speed(
-        offer.times, shards=train.micro_shards, islands=job.most, tokens_per_step=tokens
+        offer.times, shards=train.micro_shards, islands=job.islands, tokens_per_step=tokens
     )
     speed *= 1.0 if rate is None else goodput(rate)
     egress: float | None = 0.0
     if offer.purchase == "external":
-        egress = egress_usd_per_hour(offer.times, speed * job.most / tokens)
+        egress = egress_usd_per_hour(offer.times, speed * job.islands[-1] / tokens)
     return dataclasses.replace(
         offer,
         tokens_per_s=speed,

@@ -1,10 +1,10 @@
 """How fast a fleet of islands runs a job: one island's share, and a step of islands of several kinds.
 
 A step deals M micro-shards out, adds their gradients round a ring, and lets every island apply the
-step. For the choice each island has a speed of its own, taken where as many islands of its kind as
-the job allows share the shards: a smaller or mixed fleet is then never slower than the sum of its
-speeds. For the chosen fleet the step is computed as it will run: shards go to the island that would
-finish first, as the coordinator deals them (DESIGN.md, section 4, point 9).
+step. For the choice each island has a speed of its own: that in the least favourable number of equal
+islands that the job allows (8 shards keep a third island waiting, not a fourth). For the chosen fleet
+the step is computed as it will run: shards go to the island that would finish first, as the coordinator
+deals them (DESIGN.md, section 4, point 9).
 """
 
 from __future__ import annotations
@@ -62,10 +62,21 @@ def island_times(
     )
 
 
-def island_speed(times: IslandTimes, *, shards: int, islands: int, tokens_per_step: int) -> float:
-    """Give the tokens a second of one of several equal islands."""
-    step = fleet_step_seconds([times] * min(islands, shards), shards)
-    return tokens_per_step / (step * islands)
+def island_speed(times: IslandTimes, *, shards: int, islands: range, tokens_per_step: int) -> float:
+    """Give the tokens a second that one of several equal islands adds at least.
+
+    Args:
+        times: what an island takes.
+        shards: micro-shards of a step.
+        islands: how many of them there may be; no more than there are shards.
+        tokens_per_step: tokens of a step.
+    """
+    slowest = max(
+        number
+        * (-(-shards // number) * times.shard_s + _ring_seconds(number, times) + times.update_s)
+        for number in islands
+    )
+    return tokens_per_step / slowest
 
 
 def goodput(interruptions_per_hour: float) -> float:
@@ -95,13 +106,15 @@ def _makespan(seconds: Iterable[float], shards: int) -> float:
 
 
 def _exchange_seconds(islands: Sequence[IslandTimes]) -> float:
-    """Give the time of a ring all-reduce at the slowest network; 0 where no figure is known.
+    """Give the time of the ring at its slowest member."""
+    return max(_ring_seconds(len(islands), island) for island in islands)
+
+
+def _ring_seconds(count: int, island: IslandTimes) -> float:
+    """Give the time of a ring all-reduce at one member's network; 0 where no figure is known.
 
     Each member sends 2 (n - 1) / n times the sums (Patarasuk and Yuan 2009, section 3).
     """
-    count = len(islands)
-    rates = [i.network_bytes_per_s for i in islands if i.network_bytes_per_s]
-    sizes = [i.sums_bytes for i in islands if i.sums_bytes]
-    if count < 2 or not rates or not sizes:
+    if count < 2 or not island.network_bytes_per_s or not island.sums_bytes:
         return 0.0
-    return 2 * (count - 1) / count * max(sizes) / min(rates)
+    return 2 * (count - 1) / count * island.sums_bytes / island.network_bytes_per_s

@@ -106,7 +106,7 @@ def _totals(choice: Choice) -> dict[str, Any]:
         "usd_per_hour": solution.usd_per_hour,
         "tokens_per_s": solution.speed if solution.hours is not None else None,
         "step_s": choice.step_seconds,
-        "hours": solution.hours,
-        "cost_usd": solution.cost_usd,
+        "hours": None if choice.total_seconds is None else choice.total_seconds / 3600,
+        "cost_usd": choice.cost_usd,
         "notes": list(choice.notes),
     }

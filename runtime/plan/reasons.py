@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -18,7 +19,18 @@ _FIELDS = {
     "min_on_demand": "resources.min_on_demand",
     "min_islands": "resources.min_workers",
     "pool_share": "diversity",
+    "start_s": "its start",
 }
+_REASONS = {
+    "pool_share": "one spot pool may not hold most of the islands",
+    "min_on_demand": "that many islands must be on demand",
+    "max_price": "with it the price an hour would be passed",
+    "max_cost": "with it the price of the job would be passed",
+    "deadline_s": "with it the job would end too late",
+    "start_s": "the job is so short that its start costs more than it saves",
+}
+"""What each limit keeps an offer from."""
+
 _MOST_OFFERS = 60
 """An error carries so many offers; a table of the whole catalogue hides what matters."""
 
@@ -34,11 +46,12 @@ def explain(
         limits: what the choice kept to.
         solution: the choice.
     """
+    without = functools.cache(lambda name: solve(pools, limits.without(name)))
     numbers = iter(range(len(pools)))
     return [
         offer.refused
         if offer.refused is not None
-        else _of_candidate(next(numbers), offer, pools, limits, solution)
+        else _of_candidate(next(numbers), offer, pools, limits, solution, without)
         for offer in offers
     ]
 
@@ -74,13 +87,17 @@ def no_plan(
 
 
 def _of_candidate(
-    number: int, offer: Offer, pools: Sequence[Pool], limits: Limits, solution: Solution
+    number: int,
+    offer: Offer,
+    pools: Sequence[Pool],
+    limits: Limits,
+    solution: Solution,
+    without: Callable[[str], Solution | None],
 ) -> str:
     """Say why an offer that could be taken was, or was not."""
-    count = solution.counts[number]
+    count, pool = solution.counts[number], pools[number]
     if count:
-        return f"chosen: {count} of {solution.islands} islands, {_value(pools[number], limits)}"
-    pool = pools[number]
+        return f"chosen: {count} of {solution.islands} islands, {_value(pool, limits)}"
     least = limits.fixed_usd_per_hour + pool.usd_per_hour
     if limits.max_price is not None and least > limits.max_price + 1e-9:
         return f"one island costs {least:.4g} $/h, above resources.max_price {limits.max_price:g}/h"
@@ -90,26 +107,13 @@ def _of_candidate(
         return (
             f"dominated: {_value(pool, limits)}, the chosen ones {_chosen(pools, solution, limits)}"
         )
-    for name in ("pool_share", "min_on_demand", "max_price", "max_cost", "deadline_s"):
-        if name == "pool_share" and limits.pool_share >= 1:
+    for name, reason in _REASONS.items():
+        if limits.without(name) == limits:
             continue
-        if getattr(limits, name) in {None, 0}:
-            continue
-        other = solve(pools, limits.without(name))
+        other = without(name)
         if other is not None and other.counts[number]:
-            return f"left out by {_FIELDS[name]}: {_value(pool, limits)}, but {_because(name)}"
+            return f"left out by {_FIELDS[name]}: {_value(pool, limits)}, but {reason}"
     return f"{_value(pool, limits)}; the chosen islands together cost less within the limits"
-
-
-def _because(name: str) -> str:
-    reasons = {
-        "pool_share": "one spot pool may not hold most of the islands",
-        "min_on_demand": "that many islands must be on demand",
-        "max_price": "with it the price an hour would be passed",
-        "max_cost": "with it the price of the job would be passed",
-        "deadline_s": "with it the job would end too late",
-    }
-    return reasons[name]
 
 
 def _ratio(pool: Pool) -> float:

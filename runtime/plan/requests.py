@@ -15,7 +15,7 @@ from runtime.spec import Accelerator, Catalogue, JobSpec, SpecError, parse_accel
 from runtime.spec.target_name import TargetName
 from runtime.spec.units import parse_memory_range
 
-__all__ = ["Request", "check_requests", "regions_of", "requests_of", "target_for"]
+__all__ = ["Request", "check_requests", "known_regions", "regions_of", "requests_of", "target_for"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtime.coordinator.events import read_events
-from runtime.coordinator.log import LOG_FILE, Commit, CommitLog
+from runtime.coordinator.log import LOG_FILE, Commit, SqliteCommitLog
 from runtime.run.events import Event
 
 
@@ -73,7 +73,7 @@ class History:
         Raises:
             RunError: the log cannot be read.
         """
-        log = CommitLog(run_dir / LOG_FILE, read_only=True)
+        log = SqliteCommitLog(run_dir / LOG_FILE, read_only=True)
         try:
             commits, recommits = log.commits(), log.recommit_count()
         finally:

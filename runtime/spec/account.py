@@ -27,7 +27,15 @@ COORDINATOR_FLEET: Final = "coordinator"
 COMPILER_FLEET: Final = "compiler"
 
 RUN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
-STACK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,127}", re.ASCII)
+STACK_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,127}", re.ASCII)
+DRAIN_HOOK: Final = "luma-drain"
+"""The lifecycle hook that holds a leaving instance until its island has left."""
+DEPLOYMENT_TAG: Final = "luma:deployment"
+"""Tag of every resource and instance: the stack's name."""
+FLEET_TAG: Final = "luma:fleet"
+"""Tag of an instance: its fleet's name."""
+METRIC_NAMESPACE: Final = "Luma"
+"""CloudWatch namespace of what nodes report."""
 
 RUN_STATES: Final = (
     "pending",
@@ -147,6 +155,7 @@ class Fleet:
         instance_types: the types that it may get, the preferred first.
         order: its place in the order of preference.
         usd_per_hour: price of one instance, where the stack's author or the plan knows it.
+        most: instances that it may have at once, where the stack says so (`max`).
     """
 
     name: str
@@ -158,6 +167,7 @@ class Fleet:
     instance_types: tuple[str, ...]
     order: int
     usd_per_hour: float | None = None
+    most: int | None = None
 
     @classmethod
     def from_json(cls, text: str, *, name: str = "fleet") -> Fleet:
@@ -180,6 +190,7 @@ class Fleet:
             instance_types=fields.texts("instance_types"),
             order=fields.integer("order", 0, 1 << 16),
             usd_per_hour=fields.optional_number("usd_per_hour"),
+            most=fields.optional_integer("max", 0, 1 << 16),
         )
         fields.end()
         return fleet
@@ -359,7 +370,7 @@ def check_stack_name(value: str) -> str:
     if STACK_NAME.fullmatch(value):
         return value
     raise SpecError(
-        f"stack: {value!r} is no stack's name; expected letters, digits and '-'"
+        f"stack: {value!r} is no stack's name; expected a letter, then letters, digits and '-'"
     )
 
 
@@ -430,6 +441,12 @@ class _Fields:
             self._left.pop(field, None)
             return None
         return self.number(field, 0.0, 1e6)
+
+    def optional_integer(self, field: str, low: int, high: int) -> int | None:
+        if self._left.get(field) is None:
+            self._left.pop(field, None)
+            return None
+        return self.integer(field, low, high)
 
     def end(self) -> None:
         if self._left:

@@ -106,6 +106,14 @@ class AwsError(LumaError):
         """Whether the same request may succeed later, unchanged."""
         return self.reason in {"throttled", "unavailable", "unreachable"}
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another node may succeed where this one did not.
+
+        Credentials count too: those of a role come from the metadata service, which may be slow.
+        """
+        return self.transient or self.reason == "credentials"
+
 
 def aws_client(service: str, *, region: str | None = None) -> Any:
     """Make a client of one service; it may be used by several threads.

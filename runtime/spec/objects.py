@@ -19,8 +19,9 @@ from runtime.spec.errors import RunError
 
 __all__ = ["Bucket", "Cancelled", "RemoteObject"]
 
-_ATTEMPTS: Final = 4
-_FIRST_PAUSE_S: Final = 0.5
+_ATTEMPTS: Final = 2
+"""Downloads of one object; in each, botocore asks several times by itself."""
+_PAUSE_S: Final = 1.0
 _EXISTS: Final = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict"})
 
 
@@ -169,15 +170,13 @@ class Bucket:
             AwsError: it cannot be read, after a bounded number of attempts.
             RunError: the disk refuses.
         """
-        pause_s = _FIRST_PAUSE_S
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return self._download_once(key, path, cancelled)
             except AwsError as error:
                 if not error.transient or attempt == _ATTEMPTS:
                     raise
-            time.sleep(pause_s)
-            pause_s *= 2
+            time.sleep(_PAUSE_S)
         return None
 
     def download_tree(

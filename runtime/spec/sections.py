@@ -320,10 +320,12 @@ class ResourcesSection(Section):
     """spot capacity in AWS: auto takes it where it is cheaper"""
     min_on_demand: Annotated[int, Field(ge=0, le=MAX_MICRO_SHARDS)] = 0
     """islands in AWS that run on demand whatever spot capacity costs"""
-    islands: Annotated[int, Field(ge=1, le=MAX_MICRO_SHARDS)] = 1
-    """islands that the job starts with"""
     min_workers: Annotated[int, Field(ge=1, le=MAX_MICRO_SHARDS)] = 1
     """with fewer live islands the job waits"""
+    islands: Annotated[int, Field(ge=1, le=MAX_MICRO_SHARDS)] = Field(
+        default_factory=lambda fields: fields["min_workers"]
+    )
+    """islands that the job starts with; the default is min_workers"""
     max_workers: Annotated[int, Field(ge=1, le=MAX_MICRO_SHARDS)] = Field(
         default_factory=lambda fields: fields["islands"]
     )

@@ -19,7 +19,10 @@ from tests.emulator.server import EmulatedServer
 
 PLAYED = {
     "LUMA_COMPILER": "local",  # no enclave here: the compile service runs in the node (level L1)
-    "LUMA_NOTICE_EVERY_S": "0.5",  # 5 s on AWS, where a notice comes 120 s before the end
+    "LUMA_NOTICE_EVERY_S": "0.2",  # 5 s on AWS, where a notice comes 120 s before the end
+    # The fake metadata service shares this machine's cores with all the instances.
+    "AWS_METADATA_SERVICE_TIMEOUT": "20",
+    "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "10",
     "JAX_PLATFORMS": "cpu",
     "HF_HUB_OFFLINE": "1",
 }
@@ -93,15 +96,19 @@ class EmulatedAccount:
         )
         return plain(answer["Item"]) if "Item" in answer else None
 
-    def items(self, pk: str, begins: str) -> list[dict[str, Any]]:
+    def items(self, pk: str, begins: str = "") -> list[dict[str, Any]]:
         """The items of a partition whose sort key begins so, in its order."""
+        condition, values = "pk = :pk", {":pk": {"S": pk}}
+        if begins:
+            condition += " AND begins_with(sk, :sk)"
+            values[":sk"] = {"S": begins}
         pages = (
             self.server.client("dynamodb")
             .get_paginator("query")
             .paginate(
                 TableName=self.config()["table"],
-                KeyConditionExpression="pk = :pk AND begins_with(sk, :sk)",
-                ExpressionAttributeValues={":pk": {"S": pk}, ":sk": {"S": begins}},
+                KeyConditionExpression=condition,
+                ExpressionAttributeValues=values,
                 ConsistentRead=True,
             )
         )

@@ -11,7 +11,8 @@ What moto lacks, and is added in the server's process:
 - `DescribeScalingActivities`; moto's list is always empty.
 - A termination hook holds an instance in `Terminating:Wait` until `CompleteLifecycleAction`, or
   until its heartbeat time-out; moto creates hooks from no template and never waits.
-- `SetDesiredCapacity` above the maximum is refused.
+- `SetDesiredCapacity` beyond the group's bounds is refused, and so is `DetachInstances` of an
+  instance that is not in the group.
 
 Bypassed: warm-up, cooldown, health-check delays (a terminated instance is replaced at once),
 capacity rebalance, weights of overrides (each counts 1), notification targets of hooks.
@@ -57,6 +58,7 @@ def install() -> None:
     extends(FakeAutoScalingGroup, "set_desired_capacity")(_set_desired_capacity)
     extends(FakeAutoScalingGroup, "replace_autoscaling_group_instances")(_replace)
     extends(AutoScalingBackend, "set_desired_capacity")(_checked_desired_capacity)
+    extends(AutoScalingBackend, "detach_instances")(_detach_instances)
     extends(AutoScalingBackend, "delete_auto_scaling_group")(_delete_group)
     extends(AutoScalingBackend, "notify_terminate_instances")(_notify_terminated)
     extends(AutoScalingResponse, "describe_scaling_activities")(_describe_scaling_activities)
@@ -112,6 +114,19 @@ def _checked_desired_capacity(
                 f"the AutoScalingGroup."
             )
     original(backend, group_name, desired_capacity)
+
+
+def _detach_instances(
+    original: Any, backend: AutoScalingBackend, group_name: str, instance_ids: list[str], *rest: Any
+) -> Any:
+    group = backend.autoscaling_groups.get(group_name)
+    inside = {state.instance.id for state in group.instance_states} if group else set()
+    for instance_id in instance_ids:
+        if instance_id not in inside:
+            raise ValidationError(
+                f"The instance {instance_id} is not part of Auto Scaling group {group_name}."
+            )
+    return original(backend, group_name, instance_ids, *rest)
 
 
 def _fill(group: FakeAutoScalingGroup) -> None:

@@ -6,7 +6,8 @@ moto answers every command with success at once. Here a command is `Pending` unt
 - by a rule that a test sets: `Success`, `Failed`, `TimedOut`, `Cancelled` at once, or `silent`
   (never answered, until the command's delivery time-out makes it `TimedOut`).
 
-Without a rule and without players moto's own answer stands. Documented behaviour added to it: an
+Without a rule and without players moto's own answer stands; a command goes to the instances that it
+names, and not, as in moto, to all others too. Documented behaviour added to it: an
 instance that is not running has no agent, so `SendCommand` refuses it (`InvalidInstanceId`).
 """
 
@@ -92,7 +93,12 @@ def _set(command: Command, invocation: dict[str, Any], status: str, code: int) -
 def _send_command(original: Any, backend: SimpleSystemManagerBackend, *args: Any, **kw: Any) -> Any:
     for instance_id in kw.get("instance_ids") or []:
         _require_running(backend, instance_id)
+    named = list(kw.get("instance_ids") or [])
     command = original(backend, *args, **kw)
+    if not kw.get("targets"):
+        # moto takes no targets for all instances there are.
+        command.instance_ids = named
+        command.invocations = [i for i in command.invocations if i["InstanceId"] in named]
     command.backend_region = backend.region_name
     deadline = time.monotonic() + float(command.timeout_seconds)
     with _lock:

@@ -6,7 +6,9 @@ All are POST with a JSON body under `/luma-emulator/`:
 - `command-rule` {"instance", "answer"}, `take-commands` {"instance"}, `answer-command`: see
   `commands`;
 - `emit` {"source", "detail-type", "detail", "resources"}: an event of AWS on the default bus;
-- `fault` (a `faults.Fault`), `lift-faults`;
+- `fault` (a `faults.Fault`), `lift-faults` (ends holds too);
+- `hold` {"service", "operation"}, `release` {"service", "operation", "all"}, `held`: see
+  `faults.Holds`;
 - `end-instance` {"instance"}: AWS takes an instance away.
 
 Calls that write to DynamoDB or S3 pass one at a time: moto checks a condition and writes in two
@@ -37,15 +39,17 @@ class Control:
         self._moto = moto
         self._region = region
         self._faults = faults.Faults()
+        self._holds = faults.Holds()
         self._one_at_a_time = {"dynamodb": threading.Lock(), "s3": threading.Lock()}
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
         if path.startswith(PREFIX):
             return self._own(path.removeprefix(PREFIX), environ, start_response)
-        if self._faults.ordered:
+        if self._faults.ordered or self._holds.active:
             body = _read(environ)
             environ["wsgi.input"] = io.BytesIO(body)
+            self._holds.wait(environ, body)
             fault = self._faults.met_by(environ, body)
             if fault is not None:
                 return faults.answer(fault, environ, start_response)
@@ -87,7 +91,16 @@ class Control:
                 return {"id": bridge.emit(order, account=DEFAULT_ACCOUNT_ID, region=region)}
             case "fault":
                 self._faults.order(faults.Fault(**order))
+            case "hold":
+                self._holds.hold(order["service"], order["operation"])
+            case "release":
+                self._holds.release(
+                    order["service"], order["operation"], everything=order.get("all", False)
+                )
+            case "held":
+                return self._holds.waiting()
             case "lift-faults":
+                self._holds.release_all()
                 return {"met": self._faults.lift()}
             case "end-instance":
                 self._end(order["instance"])

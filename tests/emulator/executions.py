@@ -117,14 +117,18 @@ def _stop_execution(_original: Any, response: StepFunctionResponse) -> ActionRes
     arn = response._get_param("executionArn")
     execution = response.stepfunction_backend.describe_execution(arn)
     if execution.exec_status == ExecutionStatus.RUNNING:
-        execution.stop_date = datetime.now(UTC)
-        execution.error = response._get_param("error")
-        execution.cause = response._get_param("cause")
-        execution.exec_status = ExecutionStatus.ABORTED
-        _wait_until_begun(execution)
-        execution.stop(execution.stop_date, execution.error, execution.cause)
-        _announce(execution)
+        error, cause = response._get_param("error"), response._get_param("cause")
+        stop(execution, datetime.now(UTC), error, cause)
     return ActionResult({"stopDate": execution.stop_date})
+
+
+def stop(execution: Execution, at: datetime, error: str | None, cause: str | None) -> None:
+    """End a running execution as `ABORTED`, at once."""
+    execution.stop_date, execution.error, execution.cause = at, error, cause
+    execution.exec_status = ExecutionStatus.ABORTED
+    _wait_until_begun(execution)
+    execution.stop(at, error, cause)
+    _announce(execution)
 
 
 def _wait_until_begun(execution: Execution) -> None:

@@ -3,6 +3,9 @@
 A fault names a service and an operation, how AWS would answer, and how many calls it meets. It
 is given before moto sees the call, so nothing has happened. The interpreter's own calls pass here
 as well: a state's Retry and Catch can be driven.
+
+Calls can also be held: each waits in its own thread until it is released, and is then answered as
+usual. So a test decides the order of what runs at once, and where something is stopped half-way.
 """
 
 import json
@@ -50,6 +53,61 @@ class Fault:
     def as_json(self) -> dict[str, Any]:
         """The fault as the control end-point takes it."""
         return asdict(self)
+
+
+class Holds:
+    """Calls that wait for a test's word."""
+
+    def __init__(self):
+        self._changed = threading.Condition()
+        self._held: set[tuple[str, str]] = set()
+        self._waiting: list[tuple[str, str]] = []
+        self._passes: dict[tuple[str, str], int] = {}
+
+    def hold(self, service: str, operation: str) -> None:
+        """Hold the coming calls of an operation."""
+        with self._changed:
+            self._held.add((service, operation))
+
+    def release(self, service: str, operation: str, *, everything: bool = False) -> None:
+        """Let one waiting call go on; with `everything` all of them, and hold none any more."""
+        call = (service, operation)
+        with self._changed:
+            if everything:
+                self._held.discard(call)
+                self._passes.pop(call, None)
+            elif call in self._waiting:
+                self._passes[call] = self._passes.get(call, 0) + 1
+            self._changed.notify_all()
+
+    def release_all(self) -> None:
+        """Hold nothing any more."""
+        with self._changed:
+            self._held.clear()
+            self._passes.clear()
+            self._changed.notify_all()
+
+    @property
+    def active(self) -> bool:
+        """Whether any call is to be held."""
+        return bool(self._held)
+
+    def waiting(self) -> list[tuple[str, str]]:
+        """The calls that wait now, oldest first."""
+        with self._changed:
+            return list(self._waiting)
+
+    def wait(self, environ: dict[str, Any], body: bytes) -> None:
+        """Wait until this call may go on; at once where it is not held."""
+        call = named(environ, body)
+        with self._changed:
+            if call not in self._held:
+                return
+            self._waiting.append(call)
+            self._changed.wait_for(lambda: call not in self._held or self._passes.get(call, 0) > 0)
+            self._waiting.remove(call)
+            if self._passes.get(call, 0) > 0:
+                self._passes[call] -= 1
 
 
 class Faults:

@@ -1,6 +1,8 @@
 """Resources of a template that moto's CloudFormation skips or misreads.
 
 - `AWS::AutoScaling::LifecycleHook` is skipped without a word: here it makes the hook.
+- `AWS::CloudWatch::Alarm` is skipped too, and a template that refers to one then fails: here it makes
+  an alarm with its metric, threshold and actions (metrics of an expression are left out).
 - `AWS::SSM::Parameter`: a template's `Tags` is a map, moto wants the API's list.
 - `AWS::SSM::Document`: a template's `Content` may be an object, moto wants text.
 - `AWS::EC2::RouteTable` and `AWS::EC2::SubnetRouteTableAssociation` are never deleted, so that a
@@ -12,6 +14,7 @@ import json
 from typing import Any
 
 from moto.autoscaling.models import autoscaling_backends
+from moto.cloudwatch.models import cloudwatch_backends
 from moto.core.common_models import CloudFormationModel
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.route_tables import RouteTable
@@ -121,3 +124,75 @@ class LifecycleHookOfTemplate(CloudFormationModel):
     def delete(self, account_id: str, region_name: str) -> None:
         backend = autoscaling_backends[account_id][region_name]
         backend.delete_lifecycle_hook(self.group, self.name)
+
+
+class AlarmOfTemplate(CloudFormationModel):
+    """`AWS::CloudWatch::Alarm`; found like the hook above."""
+
+    def __init__(self, name: str, arn: str):
+        self.name = name
+        self.arn = arn
+
+    @property
+    def physical_resource_id(self) -> str:
+        return self.name
+
+    @classmethod
+    def has_cfn_attr(cls, attr: str) -> bool:
+        return attr == "Arn"
+
+    def get_cfn_attribute(self, attribute_name: str) -> str:
+        if attribute_name != "Arn":
+            raise KeyError(attribute_name)
+        return self.arn
+
+    @staticmethod
+    def cloudformation_name_type() -> str:
+        return "AlarmName"
+
+    @staticmethod
+    def cloudformation_type() -> str:
+        return "AWS::CloudWatch::Alarm"
+
+    @classmethod
+    def create_from_cloudformation_json(
+        cls,
+        resource_name: str,
+        cloudformation_json: Any,
+        account_id: str,
+        region_name: str,
+        **_options: Any,
+    ) -> "AlarmOfTemplate":
+        properties = cloudformation_json["Properties"]
+        alarm = cloudwatch_backends[account_id][region_name].put_metric_alarm(
+            name=resource_name,
+            namespace=properties.get("Namespace"),
+            metric_name=properties.get("MetricName"),
+            comparison_operator=properties["ComparisonOperator"],
+            evaluation_periods=int(properties["EvaluationPeriods"]),
+            period=properties.get("Period"),
+            threshold=properties.get("Threshold"),
+            statistic=properties.get("Statistic"),
+            description=properties.get("AlarmDescription", ""),
+            dimensions=[],
+            alarm_actions=properties.get("AlarmActions", []),
+            treat_missing_data=properties.get("TreatMissingData"),
+        )
+        return cls(resource_name, alarm.alarm_arn)
+
+    @classmethod
+    def update_from_cloudformation_json(
+        cls,
+        original_resource: "AlarmOfTemplate",
+        new_resource_name: str,
+        cloudformation_json: Any,
+        account_id: str,
+        region_name: str,
+    ) -> "AlarmOfTemplate":
+        original_resource.delete(account_id, region_name)
+        return cls.create_from_cloudformation_json(
+            new_resource_name, cloudformation_json, account_id, region_name
+        )
+
+    def delete(self, account_id: str, region_name: str) -> None:
+        cloudwatch_backends[account_id][region_name].delete_alarms([self.name])

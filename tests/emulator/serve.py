@@ -64,11 +64,21 @@ def _bridged(application: DomainDispatcherApplication, region: str) -> object:
         error_names,
         executions,
         resources,
+        stacks,
         state_events,
     )
     from tests.emulator.control import Control
 
-    for part in (bridge, executions, error_names, capacity, commands, state_events, resources):
+    for part in (
+        bridge,
+        executions,
+        error_names,
+        capacity,
+        commands,
+        state_events,
+        resources,
+        stacks,
+    ):
         part.install()
     return Control(application, region)
 

@@ -120,8 +120,20 @@ class EmulatedServer:
         """Order an error for coming calls."""
         self.control("fault", **fault.as_json())
 
+    def hold(self, service: str, operation: str) -> None:
+        """Hold the coming calls of an operation until they are released."""
+        self.control("hold", service=service, operation=operation)
+
+    def release(self, service: str, operation: str, *, everything: bool = False) -> None:
+        """Let one held call go on, or all of them for good."""
+        self.control("release", service=service, operation=operation, all=everything)
+
+    def held(self) -> list[list[str]]:
+        """`[service, operation]` of each call that waits now, oldest first."""
+        return self.control("held")
+
     def lift_faults(self) -> int:
-        """Forget all ordered errors; returns how many calls have met one."""
+        """Forget all ordered errors and holds; returns how many calls have met an error."""
         return self.control("lift-faults")["met"]
 
 

@@ -13,10 +13,16 @@ from runtime.agent.node.imds import Imds
 from runtime.agent.node.place import find_place
 from runtime.spec.errors import LumaError
 
+_PATIENCE = {"AWS_METADATA_SERVICE_TIMEOUT": "5", "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "5"}
+"""How long botocore, here and in the processes of works, waits for the role's credentials. Its own
+choice of one attempt of a second gives a whole run's fate to one slow answer."""
+
 
 def main() -> int:
     """Serve a fleet until told to leave; 0 then, 1 or 2 where it cannot even begin."""
     options = _parser().parse_args()
+    for name, value in _PATIENCE.items():
+        os.environ.setdefault(name, value)
     try:
         imds = Imds.from_environment()
         place = find_place(imds, options.scratch)

@@ -77,6 +77,7 @@ class Daemon:
         self._watch = NoticeWatch(imds, self._notice, _log, every_s=notice_every_s)
         self._notice_kind = ""
         self._hand: _Hand | None = None
+        self._interrupted: _Hand | None = None
         self._worked = False
 
     def run(self) -> int:
@@ -121,7 +122,7 @@ class Daemon:
         if isinstance(event, core.Noticed):
             self._notice_kind = self._notice_kind or event.notice.kind
             if self._hand is not None:
-                hand = self._hand
+                hand = self._interrupted = self._hand
                 self._try(lambda: hand.doer.noticed(self._notice_kind))
         for action in self._core.handle(event, time.monotonic()):
             self._carry_out(action)
@@ -187,7 +188,8 @@ class Daemon:
     # ---------------------------------------------------------------- records
 
     def _write_record(self, state: core.NodeState) -> None:
-        hand = self._hand
+        # A node that has left still says what it worked for: its place may need another fleet.
+        hand = self._hand or self._interrupted
         work = None if hand is None else hand.work
         island = getattr(None if hand is None else hand.doer, "name", None)
         self._try(lambda: self._record.write(state, work, island))

@@ -18,11 +18,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
+from runtime.spec.account import METRIC_NAMESPACE
 from runtime.spec.aws import aws_client, aws_errors
 
 __all__ = ["RunFigures", "send_figures"]
 
-NAMESPACE: Final = "Luma"
 EVERY_S: Final = 60.0
 _REMEMBERED: Final = 64
 _ENDINGS: Final = frozenset({"done", "stopped"})
@@ -105,5 +105,5 @@ def send_figures(figures: Mapping[str, float], *, stack: str, run: str, region: 
     ]
     with aws_errors("cloudwatch PutMetricData"):
         aws_client("cloudwatch", region=region).put_metric_data(
-            Namespace=NAMESPACE, MetricData=data
+            Namespace=METRIC_NAMESPACE, MetricData=data
         )

@@ -8,13 +8,10 @@ from runtime.agent.node.core import NodeState
 from runtime.agent.node.place import Place
 from runtime.agent.node.work import last_commit
 from runtime.agent.node.work_coordinate import now_text
-from runtime.spec.account import NODE_ITEM, Work, node_key
+from runtime.spec.account import DRAIN_HOOK, NODE_ITEM, Work, node_key
 from runtime.spec.aws import AwsError, aws_client, aws_errors
 
-__all__ = ["DRAIN_HOOK", "NodeRecord", "complete_lifecycle"]
-
-DRAIN_HOOK = "luma-drain"
-"""The lifecycle hook that holds a leaving instance until its island has left."""
+__all__ = ["NodeRecord", "complete_lifecycle"]
 
 
 class NodeRecord:

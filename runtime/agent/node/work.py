@@ -20,7 +20,15 @@ from runtime.spec.account import RUN_ITEM, Work, run_key
 from runtime.spec.aws import AwsError
 from runtime.spec.errors import LumaError, RunError
 
-__all__ = ["Given", "WorkDoer", "last_commit", "private_write", "read_run"]
+__all__ = [
+    "Given",
+    "WorkDoer",
+    "failure_of",
+    "last_commit",
+    "may_pass",
+    "private_write",
+    "read_run",
+]
 
 SIDE_EVERY_S = 1.0
 """Seconds between two rounds of side duties."""
@@ -114,6 +122,15 @@ def last_commit(place: Place, run: str) -> int:
     return -1 if newest is None else int(newest["step"])
 
 
+def may_pass(error: LumaError) -> bool:
+    """Say whether the same may succeed later: AWS was busy, or gone, or late with credentials.
+
+    A node's credentials are its role's, from the metadata service, which may be slow or renew them in
+    this moment: they are never a fault of the job.
+    """
+    return isinstance(error, AwsError) and (error.transient or error.reason == "credentials")
+
+
 def failure_of(error: LumaError, otherwise: str, retryable: str) -> Failure:
     """Give the failure for an error met while fetching.
 
@@ -122,8 +139,7 @@ def failure_of(error: LumaError, otherwise: str, retryable: str) -> Failure:
         otherwise: the code where another attempt would meet it again.
         retryable: the code where it would not.
     """
-    transient = isinstance(error, AwsError) and error.transient
-    return Failure(retryable if transient else otherwise, error.diagnostics())
+    return Failure(retryable if may_pass(error) else otherwise, error.diagnostics())
 
 
 def private_write(path: Path, data: bytes) -> None:

@@ -19,13 +19,18 @@ from runtime.plan.catalogue_file import current_catalogue
 from runtime.run.account.stack import Stack
 from runtime.run.account.start import is_live
 from runtime.spec import Catalogue
-from runtime.spec.account import RUN_ITEM, fleet_key, node_key
+from runtime.spec.account import (
+    DEPLOYMENT_TAG,
+    FLEET_TAG,
+    NODE_ITEM,
+    RUN_ITEM,
+    fleet_key,
+    node_key,
+)
 from runtime.spec.aws import aws_client, aws_errors
 
 __all__ = ["CostRow", "cost_rows", "rate_text"]
 
-DEPLOYMENT_TAG: Final = "luma:deployment"
-FLEET_TAG: Final = "luma:fleet"
 _BILLED: Final = ("pending", "running", "stopping", "shutting-down")
 
 _LIST_PRICES: Final = {"load balancer": 0.0225, "nat gateway": 0.045, "interface endpoint": 0.01}
@@ -92,7 +97,7 @@ def _instances(stack: Stack, live: set[str]) -> Iterator[CostRow]:
     for instance in _described(stack):
         tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", ())}
         fleet = tags.get(FLEET_TAG, "")
-        node = stack.table.get(node_key(instance["InstanceId"]), "NODE") or {}
+        node = stack.table.get(node_key(instance["InstanceId"]), NODE_ITEM) or {}
         run = node.get("run") if node.get("state") in {"working", "leaving"} else None
         kind = instance["InstanceType"]
         bought = instance.get("InstanceLifecycle", "on-demand")

@@ -20,6 +20,7 @@ from runtime.agent.bucket import Bucket as WrittenOnce
 from runtime.agent.bucket import BucketPlace
 from runtime.agent.checkpoint_manifest import folder_name
 from runtime.agent.checkpoint_remote import RemoteCheckpoints
+from runtime.agent.node.work import may_pass
 from runtime.agent.node.work_stage import ANSWER_FILE, MAY_PASS, REQUEST_FILE
 from runtime.coordinator.copy_log import bring_home
 from runtime.coordinator.open_log import TablePlace
@@ -36,7 +37,6 @@ from runtime.spec.account import (
     run_object,
     run_prefix,
 )
-from runtime.spec.aws import AwsError
 from runtime.spec.errors import LumaError, RunError
 from runtime.spec.objects import Bucket
 from runtime.spec.table import Table
@@ -55,7 +55,7 @@ def main() -> int:
         write_json(folder / ANSWER_FILE, answer)
     except LumaError as error:
         print(error.diagnostics(), file=sys.stderr)  # noqa: T201 - the stage's own log
-        return MAY_PASS if isinstance(error, AwsError) and error.transient else 1
+        return MAY_PASS if may_pass(error) else 1
     return 0
 
 

@@ -9,8 +9,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,15 @@ from runtime.run.account.upload import upload_run
 from runtime.run.folder import RUN_FILE, RunFolder
 from runtime.run.progress import Reporter
 from runtime.spec import JobSpec, SpecError
+from runtime.spec.account import MAX_SLOT
 
-__all__ = ["AccountLaunch", "Launched", "launch_in_account", "resume_in_account"]
+__all__ = [
+    "AccountLaunch",
+    "Launched",
+    "default_run_folder",
+    "launch_in_account",
+    "resume_in_account",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,12 +41,12 @@ class AccountLaunch:
     """How a job is launched into an account.
 
     Attributes:
-        run: the run folder to prepare, whose name is the run's; None takes `runs/NAME-TIME`.
+        run: the run folder to prepare, whose name is the run's.
         islands: islands instead of the job's.
         start: whether the machine is started; else the run is only prepared and uploaded.
     """
 
-    run: Path | None = None
+    run: Path
     islands: int | None = None
     start: bool = True
 
@@ -53,6 +62,15 @@ class Launched:
 
     run: str
     execution: str | None
+
+
+def default_run_folder(job_file: Path) -> Path:
+    """Give `runs/NAME-TIME` below the working folder.
+
+    Raises:
+        SpecError: the job file is wrong.
+    """
+    return Path.cwd() / "runs" / default_run_name(JobSpec.from_yaml(job_file).name)
 
 
 def launch_in_account(
@@ -81,13 +99,12 @@ def launch_in_account(
     overrides = _overrides(JobSpec.from_yaml(job_file), options.islands)
     spec = JobSpec.from_yaml(job_file).with_overrides(overrides)
     _check_launchable(spec)
-    path = options.run or Path.cwd() / "runs" / default_run_name(spec.name)
     prepared = prepare_run(
         job_file,
         overrides,
-        path,
+        options.run,
         stack,
-        choose=lambda *built: choose_fleets(stack, *built),
+        choose=partial(choose_fleets, stack),
         accept=accept,
         reporter=reporter,
     )
@@ -155,14 +172,22 @@ def _overrides(spec: JobSpec, islands: int | None) -> dict[str, Any]:
 
 
 def _check_launchable(spec: JobSpec) -> None:
-    """Refuse early what a run in an account does not have.
+    """Refuse early what the preparation or the machine would refuse late.
+
+    Secrets are for the preparation alone, which fetches model and data; no node is given any.
 
     Raises:
-        SpecError: the job names secrets.
+        SpecError: a secret has no value here, or the job asks for more islands than a run may have.
     """
-    if spec.secrets:
-        raise SpecError(
-            f"secrets: {', '.join(spec.secrets)}: a node of an account is given no secret",
-            remedy="remove them: the model and the data are fetched on this machine, before the "
-            "launch, with the secrets of this environment",
+    problems = [
+        f"secrets: {name} is not set in this environment"
+        for name in spec.secrets
+        if name not in os.environ
+    ]
+    if spec.resources.islands > MAX_SLOT + 1:
+        problems.append(
+            f"resources.islands: {spec.resources.islands} is too many for a run in an account; "
+            f"expected at most {MAX_SLOT + 1}"
         )
+    if problems:
+        raise SpecError("\n".join(problems))

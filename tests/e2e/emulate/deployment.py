@@ -13,7 +13,13 @@ FLEETS = [
     {"name": "m7i", "target": "cpu", "max": 4, "instance_types": ["m7i.large"]},
     {"name": "floor", "target": "cpu", "max": 2, "purchase": "on-demand"},
 ]
-CONTEXT = {"fleets": json.dumps(FLEETS), "level": "L1", "heartbeat": "6", "network": "public"}
+CONTEXT = {
+    "fleets": json.dumps(FLEETS),
+    "level": "L1",
+    "heartbeat": "6",
+    "patience": "20",
+    "network": "public",
+}
 _ENDED = ("done", "failed", "terminated")
 
 
@@ -34,6 +40,19 @@ class Deployment:
     def slots(self, name: str) -> dict[str, dict[str, Any]]:
         """The run's places of islands by sort key."""
         return {item["sk"]: item for item in self.account.items(f"RUN#{name}", "SLOT#")}
+
+    def place(self, name: str, slot: str, fleet: str) -> None:
+        """Have a slot begin in another fleet of the run, as the plan may also decide."""
+        self.account.server.client("dynamodb").update_item(
+            TableName=self.config["table"],
+            Key={"pk": {"S": f"RUN#{name}"}, "sk": {"S": slot}},
+            UpdateExpression="SET fleet = :fleet, queue = :queue",
+            ConditionExpression="attribute_exists(pk)",
+            ExpressionAttributeValues={
+                ":fleet": {"S": fleet},
+                ":queue": {"S": self.account.fleet(fleet)["queue"]},
+            },
+        )
 
     def commits(self, name: str) -> list[dict[str, Any]]:
         """The committed steps, in order."""
@@ -111,7 +130,7 @@ class Deployment:
     def state(self, name: str) -> dict[str, Any]:
         """Everything that a duplicate event must leave as it is."""
         run = {k: v for k, v in self.run(name).items() if k not in ("updated_at", "cost_usd")}
-        claims = {f["name"]: self.account.items(f"FLEET#{f['name']}", "") for f in FLEETS}
+        claims = {f["name"]: self.account.items(f"FLEET#{f['name']}") for f in FLEETS}
         slots = {
             sk: {k: slot.get(k) for k in ("fleet", "queue", "asg", "claimed", "moved")}
             for sk, slot in self.slots(name).items()

@@ -27,11 +27,12 @@ class JobFiles:
     steps: int
 
 
-def write_jobs(folder: Path, *, region: str, steps: int = 16) -> JobFiles:
+def write_jobs(folder: Path, *, region: str, steps: int = 96) -> JobFiles:
     """Write both job files beside a copy of the example's model.
 
     `min_workers` is the number of islands: after an interruption the run waits for the replacement,
-    so that it has joined before the run can end, however fast this machine is.
+    so that it has joined before the run can end. There are many more steps than can pass between a
+    commit that the story sees and the end of the instance that it then interrupts.
     """
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(EXAMPLE / "model.py", folder)
@@ -57,6 +58,6 @@ def _job(steps: int) -> dict:
         "micro_shards": 6,
         "micro_batch": 1,
         "seq_len": 64,
-        "checkpoint": {"every": 4, "keep": 2},
+        "checkpoint": {"every": 24, "keep": 2},
     }
     return job

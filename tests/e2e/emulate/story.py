@@ -8,21 +8,19 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from tests.e2e.emulate.command_line import CommandLine
 from tests.e2e.emulate.deployment import CONTEXT, Deployment
 from tests.e2e.emulate.job import ISLANDS, JobFiles, write_jobs
 from tests.e2e.emulate.report import Failover, Report
 from tests.emulator import events
 from tests.emulator.account import EmulatedAccount
 from tests.emulator.branches import BranchRecord
-from tests.emulator.instance import PlayedInstance
 from tests.emulator.node import ROOT
 from tests.emulator.server import REGION
 from tests.emulator.waiting import until
 
 RUN = "tiny"
-_LAUNCH_S = 900
 
 
 class Story:
@@ -38,6 +36,7 @@ class Story:
         self._work = work
         self._report = report
         self._say = say
+        self.luma = CommandLine(work)
 
     def tell(self) -> None:
         """Tell it all.
@@ -46,24 +45,26 @@ class Story:
             AssertionError: something did not come.
         """
         jobs = write_jobs(self._work / "job", region=REGION)
-        self._train_uninterrupted(jobs)
+        self.train_uninterrupted(jobs)
         with EmulatedAccount(self._work, context=CONTEXT) as account:
-            deployment = self._deploy(account)
-            execution = self._start(account, deployment, jobs)
+            deployment = self.deploy(account)
+            execution = self.start(account, deployment, jobs)
             self._interrupt(account, deployment)
-            self._interrupt_without_capacity(account, deployment)
             self._finish(account, deployment, execution, jobs)
+            self._repeat(account, deployment)
             self._count_branches(account, deployment)
             self._update_and_destroy(account, deployment)
 
-    def _train_uninterrupted(self, jobs: JobFiles) -> None:
+    def train_uninterrupted(self, jobs: JobFiles) -> None:
+        """Train the reference on this machine."""
         self._say("the same job on this machine, uninterrupted")
         folder = self._work / "reference"
         shutil.rmtree(folder, ignore_errors=True)
-        done = self._luma({}, "launch", jobs.local, "--yes", "--json", "--run", folder)
+        done = self.luma.run({}, "launch", jobs.local, "--yes", "--json", "--run", folder)
         self._report.reference_state_hash = done["certificate"]["state_hash"]
 
-    def _deploy(self, account: EmulatedAccount) -> Deployment:
+    def deploy(self, account: EmulatedAccount) -> Deployment:
+        """Bootstrap the account, deploy the stack, and play its instances from then on."""
         self._say("cdk bootstrap and cdk deploy")
         account.cdk.bootstrap()
         self._report.deploy_s = round(account.deploy().seconds, 2)
@@ -74,14 +75,16 @@ class Story:
         account.play()
         return deployment
 
-    def _start(self, account: EmulatedAccount, deployment: Deployment, jobs: JobFiles) -> str:
+    def start(self, account: EmulatedAccount, deployment: Deployment, jobs: JobFiles) -> str:
+        """Prepare the run, start it, and wait for its third commit; returns the execution."""
         self._say("luma launch prepares the run; Step Functions starts it")
         folder = self._work / RUN
         shutil.rmtree(folder, ignore_errors=True)
         environment = account.server.environment()
         options = ("--stack", account.stack, "--prepare-only", "--yes", "--json", "--run", folder)
-        self._luma(environment, "launch", jobs.account, *options)
+        self.luma.run(environment, "launch", jobs.account, *options)
         self._report.check("prepared, not started", deployment.run(RUN).get("state") == "pending")
+        deployment.place(RUN, "SLOT#02", "m7i")
         execution = deployment.start(RUN)
         deployment.wait_for_commits(RUN, 3)
         run, slots = deployment.run(RUN), deployment.slots(RUN)
@@ -93,55 +96,60 @@ class Story:
         return execution
 
     def _interrupt(self, account: EmulatedAccount, deployment: Deployment) -> None:
+        """Two interruptions, one after the other, then a repetition of the first."""
         self._say("a spot interruption: notice, 2 s, SIGKILL")
-        victim = deployment.instance_of(RUN, "m7i")
-        failover = self._failover(account, deployment, victim)
-        self._report.check(
-            "an interruption is answered by a replacement", failover.path == "replaced"
-        )
-        self._say("the same event again")
-        before = deployment.state(RUN)
-        events.interruption(account.server, victim.id, failover.event)
-        deployment.wait_for_failovers(failover.event, 2)
-        self._report.check("a duplicate event changes nothing", deployment.state(RUN) == before)
-
-    def _interrupt_without_capacity(self, account: EmulatedAccount, deployment: Deployment) -> None:
-        self._say("an interruption, and no capacity left in its family")
-        victim = deployment.instance_of(RUN, "c7i")
+        first = self._reclaim(account, deployment, "m7i")
+        self._say("another one, and no capacity left in its family")
         account.server.capacity(account.fleet("c7i")["asg"], 0)
-        failover = self._failover(account, deployment, victim)
-        self._report.check(
+        second = self._reclaim(account, deployment, "c7i")
+        for failover in (first, second):
+            self._follow(account, deployment, failover)
+        report = self._report
+        report.check("an interruption is answered by a replacement", first.path == "replaced")
+        report.check(
             "without capacity the island moves to the next family",
-            (failover.path, failover.to_fleet) == ("moved", "m7i"),
+            (second.path, second.to_fleet) == ("moved", "m7i"),
         )
 
-    def _failover(
-        self, account: EmulatedAccount, deployment: Deployment, victim: PlayedInstance
-    ) -> Failover:
-        """Reclaim an instance, and follow what comes of it to the next commit."""
+    def _reclaim(self, account: EmulatedAccount, deployment: Deployment, fleet: str) -> Failover:
+        """Reclaim an instance of a fleet, and wait for the commit that its replacement allows."""
+        victim = deployment.instance_of(RUN, fleet)
         slot = (account.item(f"NODE#{victim.id}", "NODE") or {})["slot"]
         event = account.players.interrupt(victim, notice_s=2.0)
         ended_at, committed = time.time(), len(deployment.commits(RUN))
-        [execution] = deployment.wait_for_failovers(event)
-        if execution["status"] != "SUCCEEDED":
-            raise AssertionError(f"the failover ended {execution['status']}: {execution}")
-        deployment.wait_for_commits(RUN, committed + 1)
-        next_commit = deployment.commits(RUN)[committed]
-        found = account.item(f"EVENT#{event}", "EVENT") or {}
+        next_commit = deployment.wait_for_commits(RUN, committed + 1)[committed]
+        seconds = round(max(0.0, float(next_commit["time"]) - ended_at), 2)
         failover = Failover(
             cause="EC2 Spot Instance Interruption Warning",
-            path=found.get("path", ""),
-            seconds_to_next_commit=round(max(0.0, float(next_commit["time"]) - ended_at), 2),
-            fleet=victim.fleet,
+            path="",
+            seconds_to_next_commit=seconds,
+            fleet=fleet,
             to_fleet=deployment.slots(RUN)[f"SLOT#{slot:02d}"]["fleet"],
             event=event,
         )
         self._report.failovers.append(failover)
-        self._say(
-            f"  {failover.path}: {failover.fleet} -> {failover.to_fleet}, next commit after "
-            f"{failover.seconds_to_next_commit} s"
-        )
+        self._say(f"  {fleet} -> {failover.to_fleet}, next commit after {seconds} s")
         return failover
+
+    def _follow(self, account: EmulatedAccount, deployment: Deployment, failover: Failover) -> None:
+        """Wait for the end of a failover, and note its path."""
+        [execution] = deployment.wait_for_failovers(failover.event)
+        found = account.item(f"EVENT#{failover.event}", "EVENT") or {}
+        failover.path = found.get("path", "")
+        self._say(f"  failover {execution['status'].lower()}: {failover.path}")
+        ended_well = execution["status"] == "SUCCEEDED" and found.get("status") == "done"
+        self._report.check(f"the failover from {failover.fleet} ends well", ended_well)
+
+    def _repeat(self, account: EmulatedAccount, deployment: Deployment) -> None:
+        self._say("the first interruption's event again")
+        event = self._report.failovers[0]
+        before = deployment.state(RUN)
+        instance = account.item(f"EVENT#{event.event}", "EVENT")["instance"]
+        events.interruption(account.server, instance, event.event)
+        executions = deployment.wait_for_failovers(event.event, 2)
+        well = all(execution["status"] == "SUCCEEDED" for execution in executions)
+        same = deployment.state(RUN) == before
+        self._report.check("a duplicate event changes nothing", well and same)
 
     def _finish(
         self, account: EmulatedAccount, deployment: Deployment, execution: str, jobs: JobFiles
@@ -154,7 +162,7 @@ class Story:
         same = report.state_hash == report.reference_state_hash
         report.check("the state hash is the uninterrupted run's", report.state_hash and same)
         steps = [commit["step"] for commit in deployment.commits(RUN)]
-        report.check("every step is committed once", steps == list(range(1, jobs.steps + 1)))
+        report.check("every step is committed once", steps == list(range(jobs.steps)))
         until(lambda: not account.players.alive(), "no instance", also=account.players.alive)
         report.check("scaled to zero", not any(map(any, deployment.sizes().values())))
         report.check("the export is in the bucket", self._exported(account, deployment))
@@ -220,21 +228,3 @@ class Story:
         machines = client("stepfunctions").list_state_machines()["stateMachines"]
         kept = deployment.run(RUN)["state"] == "done" and self._exported(account, deployment)
         return account.stack not in names and not machines and not deployment.sizes() and kept
-
-    def _luma(self, environment: dict[str, str], *arguments: Any) -> dict[str, Any]:
-        """Run the command line on its own home, and read its JSON."""
-        ended = subprocess.run(
-            [sys.executable, "-m", "runtime.cli", *map(str, arguments)],
-            cwd=ROOT,
-            env={**os.environ, **environment, "LUMA_HOME": str(self._work / "home")},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_LAUNCH_S,
-            check=False,
-        )
-        with (self._work / "luma.log").open("a") as log:
-            log.write(f"$ luma {' '.join(map(str, arguments))}\n{ended.stderr}{ended.stdout}\n")
-        if ended.returncode != 0:
-            raise AssertionError(f"luma {arguments[0]} ended {ended.returncode}:\n{ended.stderr}")
-        return json.loads(ended.stdout)

@@ -1,9 +1,10 @@
 """`make synth`: synthesize the stack of app.py, and run every static check over it.
 
-    python -m tests.e2e.synth [--roles]
+    python -m tests.e2e.synth [--json] [--docs]
 
 Writes build/synth: the template, each state machine's definition, and report.json. Exit code 1 where
-a check found something; each finding says what to do. `--roles` also writes docs/reference/roles.md.
+a check found something; each finding says what to do. `--json` prints the report on stdout, `--docs`
+also writes docs/reference/roles.md and constructs.md, which are made from the code.
 No credentials, no network: nothing is looked up.
 """
 
@@ -17,25 +18,26 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.e2e.synth import checks, machines, roles
+from tests.e2e.synth import checks, constructs_page, idle, machines, roles
 from tests.e2e.synth.findings import Finding
 from tests.e2e.synth.stack import default_stack
 from tests.support.cdk import ROOT, Assembly, assembled
 
 OUT = ROOT / "build" / "synth"
 ROLES_PAGE = ROOT / "docs" / "reference" / "roles.md"
+CONSTRUCTS_PAGE = ROOT / "docs" / "reference" / "constructs.md"
 
 
 def say(line: str) -> None:
-    """Print a line at once: a check may take seconds."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    """Tell how it goes; stdout is for the report."""
+    sys.stderr.write(f"{line}\n")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the checks, print a line for each, and give the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.synth", description=__doc__)
-    parser.add_argument("--roles", action="store_true", help="write docs/reference/roles.md")
+    parser.add_argument("--json", action="store_true", help="print the report")
+    parser.add_argument("--docs", action="store_true", help="write the pages made from the code")
     options = parser.parse_args(arguments)
     begun = time.monotonic()
     shutil.rmtree(OUT, ignore_errors=True)
@@ -44,11 +46,22 @@ def main(arguments: list[str] | None = None) -> int:
     size, seconds = len(assembly.template["Resources"]), time.monotonic() - begun
     say(f"synthesized {assembly.stack}: {size} resources, {seconds:.0f} s")
     write(assembly, OUT)
-    if options.roles:
+    if options.docs:
         ROLES_PAGE.write_text(roles.page(assembly), encoding="utf-8")
+        CONSTRUCTS_PAGE.write_text(constructs_page.page(), encoding="utf-8")
     found = run(assembly)
-    lines = [asdict(finding) for finding in found]
-    (OUT / "report.json").write_text(json.dumps({"findings": lines}, indent=2), encoding="utf-8")
+    report = {
+        "stack": assembly.stack,
+        "resources": size,
+        "checks": [check.name for check in _every()],
+        "idle_usd_per_month": idle.costs(assembly.template),
+        "findings": [asdict(finding) for finding in found],
+    }
+    text = json.dumps(report, indent=2) + "\n"
+    (OUT / "report.json").write_text(text, encoding="utf-8")
+    if options.json:
+        sys.stdout.write(text)
+    say(f"idle: {sum(idle.costs(assembly.template).values()):.2f} USD a month at list prices")
     say(f"{'nothing found' if not found else f'{len(found)} findings'}; see {OUT}")
     return 1 if found else 0
 
@@ -63,10 +76,14 @@ def write(assembly: Assembly, folder: Path) -> None:
         path.write_text(json.dumps(definition, indent=1), encoding="utf-8")
 
 
+def _every() -> tuple[checks.Check, ...]:
+    return (*checks.CHECKS, checks.asl_check())
+
+
 def run(assembly: Assembly) -> list[Finding]:
     """Run every check; a line for each, and one for each finding."""
     found = []
-    for check in (*checks.CHECKS, checks.asl_check()):
+    for check in _every():
         here = check.run(assembly)
         say(f"  {'FAILED ' if here else 'passed '}  {check.name}: {check.what}")
         for finding in here:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.e2e.synth import lint, machines, nag, permissions, roles, stateful
+from tests.e2e.synth import idle, lint, machines, nag, permissions, roles, stateful
 from tests.e2e.synth.findings import Finding
 from tests.emulator.node import asl_validator
 from tests.support.cdk import Assembly
@@ -42,6 +42,8 @@ CHECKS = (
           roles.reason_findings),
     Check("retain", "data outlives the stack",
           lambda a: stateful.retention_findings(a.template)),
+    Check("idle cost", "nothing costs money idle that nobody has said so of",
+          lambda a: idle.idle_findings(a.template)),
     Check("custom resources", "none",
           lambda a: stateful.custom_resource_findings(a.template)),
     Check("literals", "no partition's name, nothing secret",

@@ -7,7 +7,7 @@ import aws_cdk as cdk
 from luma_constructs._app_stack import AppStack
 from luma_constructs._context import AppContext
 
-EVERYTHING = {"budget": 500, "failover": ["eu-west-1"], "email": "team@example.com"}
+EVERYTHING = {"budget": "500/month,40/h", "failover": ["eu-west-1"], "email": "team@example.com"}
 """Context parameters that add a construct."""
 
 

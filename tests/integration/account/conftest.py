@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,19 +19,22 @@ from runtime.coordinator.events import read_events
 from runtime.run.account.choose import choose_fleets
 from runtime.run.account.prepare import prepare_run
 from runtime.run.account.stack import open_stack
+from runtime.run.history import History
 from runtime.run.progress import SilentReporter
 from tests.emulator.server import ACCOUNT, REGION, EmulatedServer
 from tests.integration.account.machines import TABLE, give_work, jobs
 from tests.integration.account.support import (
     JOB,
+    LONG,
     MODEL,
     PATIENCE_S,
+    STEPS,
     Account,
     Template,
-    iter_account,
 )
 
 BUCKET = "luma-runs"
+_numbers = itertools.count(1)
 FLEETS = (("cpu-a", "cpu", 36.0), ("cpu-b", "cpu", 36.0), ("coordinator", "coordinator", 3.6))
 
 
@@ -54,8 +59,8 @@ def aws_session(server) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def stores(server, aws_session) -> dict[str, Any]:
-    """Make what the stack would: stores, queues, parameters, the machines."""
+def stores(server, aws_session) -> str:
+    """Make what all stacks of the tests share: bucket, table, and the machine that gives one work."""
     server.client("s3").create_bucket(Bucket=BUCKET)
     server.client("dynamodb").create_table(
         TableName=TABLE,
@@ -69,14 +74,18 @@ def stores(server, aws_session) -> dict[str, Any]:
         ],
         BillingMode="PAY_PER_REQUEST",
     )
+    return _machine(server, "give-work", give_work())
+
+
+def make_stack(server: EmulatedServer, name: str) -> dict[str, str]:
+    """Make a stack's own parts: queues, which nobody else reads, a machine, parameters."""
     sqs = server.client("sqs")
     queues = {
-        name: sqs.create_queue(QueueName=f"luma-{name}")["QueueUrl"]
-        for name in ("cpu-a", "cpu-b", "coordinator", "compiler")
+        fleet: sqs.create_queue(QueueName=f"{name}-{fleet}")["QueueUrl"]
+        for fleet in ("cpu-a", "cpu-b", "coordinator", "compiler")
     }
-    machine = _machine(server, "give-work", give_work())
-    _write_parameters(server, queues, _machine(server, "jobs", jobs(queues)))
-    return {"machine": machine, "queues": queues}
+    _write_parameters(server, name, queues, _machine(server, f"{name}-jobs", jobs(queues)))
+    return queues
 
 
 def _machine(server: EmulatedServer, name: str, definition: dict[str, Any]) -> str:
@@ -88,10 +97,12 @@ def _machine(server: EmulatedServer, name: str, definition: dict[str, Any]) -> s
     return answer["stateMachineArn"]
 
 
-def _write_parameters(server: EmulatedServer, queues: dict[str, str], jobs_machine: str) -> None:
+def _write_parameters(
+    server: EmulatedServer, stack: str, queues: dict[str, str], jobs_machine: str
+) -> None:
     config = {
         "schema": "luma/account/1",
-        "stack": "Luma",
+        "stack": stack,
         "region": REGION,
         "bucket": BUCKET,
         "table": TABLE,
@@ -102,14 +113,14 @@ def _write_parameters(server: EmulatedServer, queues: dict[str, str], jobs_machi
         "compiler_queue": queues["compiler"],
         "compiler_fleet": "compiler",
     }
-    values = {"/luma/Luma/config": config}
+    values = {"config": config}
     for order, (name, target, price) in enumerate(FLEETS):
-        values[f"/luma/Luma/fleets/{name}"] = {
+        values[f"fleets/{name}"] = {
             "fleet": name,
             "target": target,
             "chips": 1,
             "queue": queues[name],
-            "asg": None,
+            "asg": f"group-{name}",
             "purchase": "spot",
             "instance_types": ["c7i.large"],
             "order": order,
@@ -117,23 +128,31 @@ def _write_parameters(server: EmulatedServer, queues: dict[str, str], jobs_machi
         }
     ssm = server.client("ssm")
     for name, value in values.items():
-        ssm.put_parameter(Name=name, Value=json.dumps(value), Type="String")
+        ssm.put_parameter(Name=f"/luma/{stack}/{name}", Value=json.dumps(value), Type="String")
 
 
 @pytest.fixture
 def account(server, stores, tmp_path) -> Iterator[Account]:
-    """Give the account to a test."""
-    yield from iter_account(server, stores, tmp_path)
+    """Give a test a stack of its own; its daemons end with the test."""
+    name = f"Stack{next(_numbers)}"
+    queues = make_stack(server, name)
+    made = Account(server=server, place=tmp_path, name=name, machine=stores, queues=queues)
+    try:
+        yield made
+    finally:
+        made.stop()
 
 
 @pytest.fixture(scope="session")
-def template(tmp_path_factory, luma_home, stores) -> Template:
+def template(tmp_path_factory, luma_home, server, stores) -> Template:
     """Run the job on this machine, undisturbed, on one island; prepare and compile it once."""
     place = tmp_path_factory.mktemp("account-job")
     (place / "model.py").write_text(textwrap.dedent(MODEL))
-    job, local = place / "job.yaml", place / "local.yaml"
-    job.write_text(textwrap.dedent(JOB))
-    local.write_text(textwrap.dedent(JOB).replace(f"aws/{REGION}", "local"))
+    text = textwrap.dedent(JOB)
+    job, local, long = (place / f"{name}.yaml" for name in ("job", "local", "long"))
+    job.write_text(text)
+    local.write_text(text.replace(f"aws/{REGION}", "local"))
+    long.write_text(text.replace(f"steps: {STEPS}\n", f"steps: {LONG}\n"))
     folder = place / "reference"
     done = subprocess.run(
         [
@@ -149,18 +168,25 @@ def template(tmp_path_factory, luma_home, stores) -> Template:
     )
     assert done.returncode == 0, done.stderr
     ended = [event for event in read_events(folder) if event["kind"] == "done"]
-    stack = open_stack("Luma", region=REGION)
+    make_stack(server, "Template")
+    stack = open_stack("Template", region=REGION)
     without_compiler = dataclasses.replace(
         stack, config=dataclasses.replace(stack.config, compiler_queue=None)
     )
     prepared = prepare_run(
-        job,
+        long,
         {},
         place / "prepared",
         without_compiler,
-        choose=lambda *built: choose_fleets(stack, *built),
+        choose=partial(choose_fleets, stack),
         accept=lambda choice: True,
         reporter=SilentReporter(),
     )
     assert prepared is not None
-    return Template(job=job, folder=prepared.folder, state_hash=ended[-1]["state_hash"])
+    commits = History.read(folder).commits
+    return Template(
+        job=job,
+        folder=prepared.folder,
+        state_hash=ended[-1]["state_hash"],
+        sums=[commit.sum_hash for commit in commits],
+    )

@@ -4,53 +4,72 @@ from __future__ import annotations
 
 import json
 
-from runtime.coordinator.log_dynamodb import DynamoCommitLog
+import pytest
+
 from runtime.run.account.start import start_again
-from runtime.spec.account import RUN_ITEM, run_key
-from tests.integration.account.machines import TABLE
-from tests.integration.account.support import STEPS, wait_until
+from runtime.spec.account import RUN_ITEM, checkpoint_item, commit_item, run_key
+from runtime.spec.errors import RunError
+from tests.integration.account.support import LONG, STEPS, wait_until
 
 
-def test_a_killed_and_a_reclaimed_node_cost_nothing_but_time(account, template):
+def test_a_killed_and_a_reclaimed_node_change_no_bit(account, template):
     run = account.put(template.folder)
     account.node("coordinator")
     killed, reclaimed = account.node("cpu-a"), account.node("cpu-b")
     coordinate = account.give("coordinator", "coordinate", run)
-    lost = account.give("cpu-a", "island", run, 0, heartbeat_s=4)
-    left = account.give("cpu-b", "island", run, 1, heartbeat_s=4)
-    account.wait_for_commit(run)
+    lost = account.give("cpu-a", "island", run, 0)
+    left = account.give("cpu-b", "island", run, 1)
+    account.wait_for_commit(run, 1)
 
     killed.kill()
-    reclaimed.metadata.notice_interruption()
+    # The last island that has the state stays while it may: 15 s before the end it has to be gone.
+    reclaimed.metadata.notice_interruption(seconds=17)
     answer = account.ending(left)
     assert answer["error"] == "Luma.Interrupted", account.logs()
     assert reclaimed.wait() == 0
     item = account.node_item(reclaimed)
     assert (item["state"], item["fleet"]) == ("left", "cpu-b")
-    assert account.ending(lost)["error"] in {"States.Timeout", "States.HeartbeatTimeout"}
+    account.stop_giving(lost)  # as the missed heartbeats of a dead node do, sooner
 
-    assert DynamoCommitLog(TABLE, run, read_only=True).last_step() < STEPS - 1, "it ended too soon"
+    before = len(account.sums(run))
+    assert before < LONG - STEPS
     account.node("cpu-b")
     account.node("cpu-a")
     islands = [account.give("cpu-b", "island", run, 0), account.give("cpu-a", "island", run, 1)]
-    done = account.ending(coordinate)
-    assert (done["phase"], done["state_hash"]) == ("done", template.state_hash), account.logs()
-    assert [account.ending(island) for island in islands] == [{"ended": "done"}] * 2
-    assert done["cost_usd"] > 0
-
-    exported = account.ending(account.give("coordinator", "export", run))
-    assert exported["state_hash"] == template.state_hash, account.logs()
-    certificate = json.loads(account.stack().bucket.read(exported["certificate"]))
-    assert (certificate["level"], certificate["steps_lost"]) == ("exact", 0)
-    assert {"spot", "lost"} <= {item["kind"] for item in certificate["interruptions"]}
-
-    # Given once more, as after a lost answer: both say so at once, and nothing is computed.
-    again = account.ending(account.give("coordinator", "coordinate", run))
-    assert (again["phase"], again["state_hash"]) == ("done", template.state_hash)
-    assert account.ending(account.give("cpu-a", "island", run, 0)) == {"ended": "done"}
+    account.wait_for_commit(run, max(before, STEPS))
+    account.cancel(run)
+    stopped = account.ending(coordinate)
+    assert stopped["phase"] == "stopped", account.logs()
+    assert [account.ending(island) for island in islands] == [{"ended": "stopped"}] * 2
+    assert account.sums(run)[:STEPS] == template.sums
+    assert stopped["cost_usd"] > 0
+    told = [event["how"] for event in account.events(run) if event["kind"] == "interruption"]
+    assert {"spot", "lost"} <= set(told)
 
 
-def test_a_cancelled_run_stops_resumably_and_goes_on_to_the_same_hash(account, template):
+def test_a_coordinator_that_is_killed_is_replaced_and_nobody_stops(account, template):
+    run = account.put(template.folder)
+    killed = account.node("coordinator")
+    account.node("cpu-a")
+    account.node("cpu-b")
+    lost = account.give("coordinator", "coordinate", run)
+    islands = [account.give("cpu-a", "island", run, 0), account.give("cpu-b", "island", run, 1)]
+    account.wait_for_commit(run, 1)
+    killed.kill()
+    account.stop_giving(lost)
+    before = len(account.sums(run))
+    account.node("coordinator")
+    coordinate = account.give("coordinator", "coordinate", run)
+    account.wait_for_commit(run, max(before, STEPS))
+    account.cancel(run)
+    assert account.ending(coordinate)["phase"] == "stopped", account.logs()
+    assert [account.ending(island) for island in islands] == [{"ended": "stopped"}] * 2
+    assert account.sums(run)[:STEPS] == template.sums
+    names = {event["island"] for event in account.events(run) if event["kind"] == "joined"}
+    assert len(names) == 2, "an island was started anew"
+
+
+def test_a_cancelled_run_stops_and_goes_on_where_it_was(account, template):
     run = account.put(template.folder)
     account.node("coordinator")
     account.node("cpu-a")
@@ -65,19 +84,52 @@ def test_a_cancelled_run_stops_resumably_and_goes_on_to_the_same_hash(account, t
 
     works = give_all()
     account.wait_for_commit(run)
-    values = {"cancel": True, "reason": "cancelled"}
-    account.stack().table.update(run_key(run), RUN_ITEM, values)
+    account.cancel(run)
     answers = [account.ending(work) for work in works]
     assert answers[0]["phase"] == "stopped", account.logs()
     assert answers[0]["reason"] == "cancelled"
-    assert answers[0]["steps"] < STEPS
     assert answers[1:] == [{"ended": "stopped"}] * 2
+    first = answers[0]["steps"]
+    assert 0 < first < LONG
     assert account.ending(account.give("cpu-a", "island", run, 0)) == {"ended": "stopped"}
 
     account.stack().table.update(run_key(run), RUN_ITEM, {"cancel": False})
-    answers = [account.ending(work) for work in give_all()]
-    assert (answers[0]["phase"], answers[0]["state_hash"]) == ("done", template.state_hash)
-    assert answers[1:] == [{"ended": "done"}] * 2
+    works = give_all()
+    account.wait_for_commit(run, max(first, STEPS))
+    account.cancel(run)
+    answers = [account.ending(work) for work in works]
+    assert answers[0]["steps"] > first
+    assert account.sums(run)[:STEPS] == template.sums
+    recomputed = account.items(run, "RECOMMIT#")
+    assert recomputed == [], "it did not go on from its last step"
+
+
+def test_a_run_that_was_done_when_its_nodes_were_lost_is_answered_at_once(account, template):
+    run = account.put(template.folder)
+    table = account.stack().table
+    table.put({"pk": run_key(run), "sk": commit_item(LONG - 1), "step": LONG - 1})
+    checkpoint = {"step": LONG, "state_hash": "feed", "path": "checkpoints/step-002000"}
+    table.put({"pk": run_key(run), "sk": checkpoint_item(LONG), **checkpoint})
+    account.node("coordinator")
+    account.node("cpu-a")
+    answer = account.ending(account.give("coordinator", "coordinate", run))
+    assert (answer["phase"], answer["state_hash"], answer["steps"]) == ("done", "feed", LONG)
+    assert account.ending(account.give("cpu-a", "island", run, 0)) == {"ended": "done"}
+
+
+def test_a_message_that_is_delivered_twice_is_answered_once(account, template):
+    run = account.put(template.folder)
+    account.cancel(run)
+    given = account.give("cpu-a", "island", run, 0)
+    sqs, queue = account.server.client("sqs"), account.queues["cpu-a"]
+    received = wait_until(
+        lambda: sqs.receive_message(QueueUrl=queue).get("Messages"), "the message"
+    )
+    for _ in range(2):
+        sqs.send_message(QueueUrl=queue, MessageBody=received[0]["Body"])
+    node = account.node("cpu-a")
+    assert account.ending(given) == {"ended": "stopped"}
+    wait_until(lambda: "nobody waits for it; dropped" in node.log.read_text(), "the second one")
 
 
 def test_a_run_without_money_is_stopped_before_it_spends_any(account, template):
@@ -101,7 +153,7 @@ def test_stale_work_is_dropped_before_and_while_it_is_done(account, template):
     assert "nobody waits for it; dropped" in node.log.read_text()
 
     node = account.node("cpu-b")
-    given = account.give("cpu-b", "island", run, 1, heartbeat_s=2)
+    given = account.give("cpu-b", "island", run, 1, heartbeat_s=1)
     wait_until(lambda: account.items(run, "SLOT#01")[0].get("node"), "the island's slot")
     account.stop_giving(given)
     wait_until(lambda: account.node_item(node).get("state") == "idle", "the node's freedom")
@@ -131,9 +183,5 @@ def test_work_that_cannot_be_done_is_answered(account, template):
 def test_a_run_that_is_done_is_not_started_again(account, template):
     run = account.put(template.folder)
     account.stack().table.update(run_key(run), RUN_ITEM, {"state": "done"})
-    try:
+    with pytest.raises(RunError, match="is done already"):
         start_again(account.stack(), run)
-    except Exception as error:
-        assert "is done already" in str(error)
-    else:
-        raise AssertionError("it was started")

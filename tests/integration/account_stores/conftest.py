@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import shutil
 import subprocess
 import sys
@@ -24,19 +25,13 @@ from runtime.coordinator.tls import TLS_FOLDER, make_identity
 from runtime.run.files import link_tree
 from tests.emulator.server import EmulatedServer
 from tests.integration.elastic.conftest import HERE as ELASTIC
-from tests.integration.elastic.conftest import SHARDS, Template, launch_template
+from tests.integration.elastic.conftest import SHARDS, Template
 
 BUCKET, TABLE = "luma-runs", "luma-runs"
-TIMEOUT_S = 90.0
+TIMEOUT_S = 200.0
 HERE = Path(__file__).parent
 _UNCHANGING = ("model", "data", "artifact.luma", "signer.pem", "constants.safetensors", "run.json")
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory, luma_home: Path) -> Template:
-    """Give a finished, undisturbed run on this machine: what every other run must end as."""
-    return launch_template(tmp_path_factory.mktemp("account"), luma_home)
 
 
 @pytest.fixture(scope="session")
@@ -75,12 +70,19 @@ class Node:
     COORDINATOR of the table.
     """
 
-    def __init__(self, folder: Path, words: list[str], run: AccountRun) -> None:
+    def __init__(
+        self, folder: Path, words: list[str], run: AccountRun, environment: dict[str, str]
+    ) -> None:
         self.folder = folder
         self._run = run
         self._over = threading.Event()
         with (folder / "process.log").open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, *words], stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                [sys.executable, *words],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **environment},
+            )
         self._follower = threading.Thread(target=self._follow, daemon=True)
         self._follower.start()
 
@@ -156,6 +158,7 @@ class AccountRun:
         gate: str = "never-opened",
         tls: Path | None = None,
         patience_s: float = 60,
+        environment: dict[str, str] | None = None,
     ) -> Node:
         """Start an island on a node of its own.
 
@@ -165,6 +168,7 @@ class AccountRun:
             gate: the name of the gate.
             tls: key and certificate instead of the run's.
             patience_s: how long it looks for a coordinator.
+            environment: variables of its own.
         """
         name = f"island-{number}"
         words = ["-m", "runtime.agent"]
@@ -172,9 +176,15 @@ class AccountRun:
             words = [str(ELASTIC / "faulty_island.py"), "--hold", str(hold)]
             words += [str(self._place / gate), "--"]
         words += ["--name", name, "--store", self.store, "--patience-s", str(patience_s)]
-        return self._node(name, words, tls)
+        return self._node(name, words, tls, environment or {})
 
-    def _node(self, name: str, words: list[str], tls: Path | None = None) -> Node:
+    def _node(
+        self,
+        name: str,
+        words: list[str],
+        tls: Path | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> Node:
         folder = self._place / f"{name}-{len(self._nodes)}"
         folder.mkdir()
         for part in _UNCHANGING:
@@ -185,7 +195,7 @@ class AccountRun:
         address = self.log().address()
         if address is not None:
             address.write(folder)
-        node = Node(folder, [*words, "--run", str(folder)], self)
+        node = Node(folder, [*words, "--run", str(folder)], self, environment or {})
         self._nodes.append(node)
         return node
 

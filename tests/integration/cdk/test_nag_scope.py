@@ -11,6 +11,8 @@ from luma_constructs.acknowledgements import WILDCARDS, acknowledge
 from tests.e2e.synth.nag import acknowledgement_findings, nag_findings
 from tests.support.cdk import Assembly, assembled
 
+pytestmark = pytest.mark.timeout(600)  # a busy machine synthesizes slowly
+
 
 def two_buckets(app: cdk.App) -> cdk.Stack:
     stack = cdk.Stack(app, "S")

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.synth import lint, machines, nag, permissions, stateful
+from tests.e2e.synth import idle, lint, machines, nag, permissions, stateful
 from tests.e2e.synth.intrinsics import plain, text
 from tests.e2e.synth.statements import statements
 from tests.support.cdk import Assembly
+
+pytestmark = pytest.mark.timeout(600)  # a busy machine synthesizes slowly
 
 MACHINE = {
     "StartAt": "Read",
@@ -208,6 +210,12 @@ def test_policies_are_found_wherever_they_are():
             "UpdateReplacePolicy is 'Delete'",
         ),
         ({"Type": "Custom::Thing"}, stateful.custom_resource_findings, "is a Custom::Thing"),
+        ({"Type": "AWS::MSK::Cluster"}, idle.idle_findings, "nobody said what it costs"),
+        (
+            {"Type": "AWS::AutoScaling::AutoScalingGroup", "Properties": {"MinSize": "1"}},
+            idle.idle_findings,
+            "starts with instances",
+        ),
         (
             {"Type": "AWS::SNS::Topic", "Properties": {"X": "arn:aws:sns:a:b:c"}},
             stateful.literal_findings,

@@ -6,11 +6,13 @@ import re
 
 import pytest
 
-from tests.e2e.synth import machines, roles
+from tests.e2e.synth import idle, machines, roles
 from tests.e2e.synth.__main__ import ROLES_PAGE
 from tests.e2e.synth.checks import CHECKS, asl_check
 from tests.e2e.synth.stack import default_stack
-from tests.support.cdk import Assembly, synthesized
+from tests.support.cdk import ROOT, Assembly, synthesized
+
+pytestmark = pytest.mark.timeout(600)  # a busy machine synthesizes slowly
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +27,7 @@ def test_the_stack_passes(stack, check):
 
 def test_the_stack_is_not_empty(stack):
     """An app that lost its constructs must not pass for a sound one."""
-    assert len(stack.template["Resources"]) >= 150
+    assert len(stack.template["Resources"]) >= 140
     assert len(machines.definitions(stack.template)) >= 3
     assert len(list(stack.acknowledgements())) >= 20
     assert len(roles.rows(stack)) >= 60
@@ -52,7 +54,9 @@ def test_the_page_of_roles_is_the_templates(stack):
 
 def test_the_page_of_roles_names_every_role(stack):
     page = ROLES_PAGE.read_text(encoding="utf-8")
-    assert {row.role for row in roles.rows(stack)} == set(re.findall(r"^- `(.+?)`: ", page, re.MULTILINE))
+    assert {row.role for row in roles.rows(stack)} == set(
+        re.findall(r"^- `(.+?)`: ", page, re.MULTILINE)
+    )
 
 
 def test_a_permission_without_a_reason_is_found(stack, monkeypatch):
@@ -67,3 +71,18 @@ def test_a_stale_reason_is_found(stack, monkeypatch):
     assert "s3:DeleteBucket has a reason and is allowed nowhere" in str(
         roles.reason_findings(stack)[0]
     )
+
+
+def test_the_idle_cost_is_the_pages(stack):
+    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
+    costs = idle.costs(stack.template)
+    network = costs["AWS::EC2::NatGateway"] + costs["AWS::EC2::EIP"]
+    assert f"| {network:.2f} (0.045 and 0.005 an hour) |" in page
+    alarms = costs["AWS::CloudWatch::Alarm"] / idle.USD_PER_MONTH["AWS::CloudWatch::Alarm"]
+    assert set(costs) == {
+        "AWS::EC2::NatGateway",
+        "AWS::EC2::EIP",
+        "AWS::CloudWatch::Dashboard",
+        "AWS::CloudWatch::Alarm",
+    }
+    assert round(sum(costs.values())) == round(network + 3 + alarms / 10)

@@ -17,7 +17,7 @@ import pytest
 
 from runtime.coordinator.client import read_status
 from runtime.coordinator.events import read_events
-from runtime.coordinator.log import LOG_FILE, CommitLog
+from runtime.coordinator.log import LOG_FILE, SqliteCommitLog
 from runtime.coordinator.plan import RunPlan
 from runtime.run.files import link_tree
 
@@ -74,12 +74,6 @@ class Template:
     commits: list[str]
 
 
-@pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory, luma_home: Path) -> Template:
-    """Launch the job once, undisturbed, on one island."""
-    return launch_template(tmp_path_factory.mktemp("elastic"), luma_home)
-
-
 def launch_template(place: Path, luma_home: Path, *, target: str = "cpu") -> Template:
     """Launch the job undisturbed on one island of a target's chips."""
     (place / "model.py").write_text(textwrap.dedent(MODEL))
@@ -100,7 +94,7 @@ def launch_template(place: Path, luma_home: Path, *, target: str = "cpu") -> Tem
     )
     assert done.returncode == 0, done.stderr
     ended = [event for event in read_events(folder) if event["kind"] == "done"]
-    log = CommitLog(folder / LOG_FILE, read_only=True)
+    log = SqliteCommitLog(folder / LOG_FILE, read_only=True)
     return Template(folder, ended[-1]["state_hash"], [c.sum_hash for c in log.commits()])
 
 
@@ -245,7 +239,7 @@ def same_bits(template: Template) -> Callable[[Fleet], None]:
         end = fleet.wait_done()
         assert end["kind"] == "done", f"{end}\n{fleet.report()}"
         assert end["state_hash"] == template.state_hash
-        log = CommitLog(fleet.run_dir / LOG_FILE, read_only=True)
+        log = SqliteCommitLog(fleet.run_dir / LOG_FILE, read_only=True)
         commits = log.commits()
         assert [c.sum_hash for c in commits] == template.commits
         for commit in commits:

@@ -14,7 +14,7 @@ import pytest
 from runtime.agent.checkpoint import latest_checkpoint
 from runtime.agent.exit_codes import ExitCode
 from runtime.coordinator.fence import who_works_in
-from runtime.coordinator.log import LOG_FILE, CommitLog
+from runtime.coordinator.log import LOG_FILE, SqliteCommitLog
 from runtime.coordinator.plan import RunPlan, new_run_id
 from tests.integration.elastic.conftest import HERE, SHARDS
 
@@ -92,7 +92,7 @@ def test_everything_killed_resumes_from_the_last_durable_step(make_fleet, same_b
     (restored,) = fleet.events("restored")
     assert restored["to_step"] == 4
     assert restored["from_step"] >= 7
-    log = CommitLog(fleet.run_dir / LOG_FILE, read_only=True)
+    log = SqliteCommitLog(fleet.run_dir / LOG_FILE, read_only=True)
     assert log.recommit_count() == restored["from_step"] - 4, "each was computed again, same bits"
 
 

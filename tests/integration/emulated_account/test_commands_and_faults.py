@@ -1,6 +1,7 @@
 """SSM commands that wait for their instance, and errors that a test orders."""
 
 import json
+import threading
 
 import pytest
 from botocore.exceptions import ClientError
@@ -57,6 +58,15 @@ def test_a_player_takes_a_command_once_and_answers_it(server, ssm, instance):
     found = ssm.get_command_invocation(CommandId=command, InstanceId=instance)
     assert (found["Status"], found["ResponseCode"]) == ("Failed", 3)
     assert (found["StandardOutputContent"], found["StandardErrorContent"]) == ("a", "b")
+
+
+def test_a_command_goes_to_nobody_else(server, ssm, instance):
+    ec2 = server.client("ec2")
+    made = ec2.run_instances(ImageId="ami-12345678", MinCount=1, MaxCount=1)["Instances"][0]
+    server.commands("played")
+    send(ssm, instance)
+    assert server.control("take-commands", instance=made["InstanceId"]) == []
+    ec2.terminate_instances(InstanceIds=[made["InstanceId"]])
 
 
 def test_an_instance_that_is_gone_takes_no_command(server, ssm, instance):
@@ -133,3 +143,36 @@ def test_a_states_retry_meets_a_fault_as_well(server, ordered, machine, ended):
     end = ended(arn)
     assert "TableNames" in json.loads(end["output"])
     until(lambda: server.lift_faults() >= 2, "both calls met the fault")
+
+
+def test_held_calls_go_on_one_by_one(server):
+    client = server.client("dynamodb")
+    server.hold("dynamodb", "ListTables")
+    answered = []
+
+    def call():
+        client.list_tables()
+        answered.append(1)
+
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(server.held()) == 3, "three held calls")
+    server.release("dynamodb", "ListTables")
+    until(lambda: len(server.held()) == 2, "one released")
+    until(lambda: len(answered) == 1, "its answer")
+    client.describe_limits()  # others of the service are not held
+    server.release("dynamodb", "ListTables", everything=True)
+    for thread in threads:
+        thread.join()
+    assert len(answered) == 3
+    client.list_tables()
+
+
+def test_lifting_faults_ends_holds(server):
+    server.hold("sqs", "ListQueues")
+    waiting = threading.Thread(target=server.client("sqs").list_queues)
+    waiting.start()
+    until(server.held, "a held call")
+    server.lift_faults()
+    waiting.join()

@@ -53,9 +53,7 @@ def endpoint(clock):
 
 def wait(endpoint, env=None, *, timeout=100, heartbeat=None):
     beats = endpoint.setup_heartbeat_endpoint(heartbeat) if heartbeat else None
-    return executions._wait_for_task_token(
-        None, None, env or Execution(), timeout, endpoint, beats
-    )
+    return executions._wait_for_task_token(None, None, env or Execution(), timeout, endpoint, beats)
 
 
 def test_heartbeats_keep_a_task_beyond_their_interval(clock, endpoint):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from tests.emulator.branches import record_all
 from tests.emulator.server import EmulatedServer
 from tests.integration.state_machines.world import World
@@ -13,7 +14,7 @@ from tests.unit.constructs.orchestration.stacks import DEPLOYMENT, machines
 @pytest.fixture(scope="module")
 def deployed():
     template = synthesized(machines).template
-    with EmulatedServer(log=__import__("pathlib").Path("/tmp/w/s4/B/server.log")) as server:
+    with EmulatedServer() as server:
         server.client("cloudformation").create_stack(
             StackName=DEPLOYMENT,
             TemplateBody=json.dumps(template),

@@ -1,16 +1,18 @@
 """The deployed machines of one emulated account, and the test in the roles of its nodes."""
 
 import json
+import threading
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from botocore.exceptions import ClientError
+
 from tests.emulator.account import plain
 from tests.emulator.faults import Fault
 from tests.emulator.server import EmulatedServer
 from tests.emulator.waiting import until
-from tests.unit.constructs.orchestration.stacks import DEPLOYMENT
+from tests.unit.constructs.orchestration.stacks import DEPLOYMENT, OTHER_REGION
 
 FLEETS = ("l4", "a10", "floor", "block", "coordinator", "compiler")
 """Fleets with a group."""
@@ -48,9 +50,14 @@ class World:
         self._queues = server.client("sqs")
         self._groups = server.client("autoscaling")
         self._ec2 = server.client("ec2")
+        self._before: set[str] = set()
+        self._elsewhere = self._listen_elsewhere()
 
     def clear(self) -> None:
-        """Stop everything and forget everything, so that tests do not meet."""
+        """Stop everything and forget everything, so that tests do not meet.
+
+        Messages of stopped executions stay in their queues, as on AWS: `take` drops them.
+        """
         self.server.lift_faults()
         self.server.commands("Success")
         for machine in self._states.list_state_machines()["stateMachines"]:
@@ -60,11 +67,16 @@ class World:
             for execution in running["executions"]:
                 self._states.stop_execution(executionArn=execution["executionArn"])
         until(lambda: not self._running(), "the end of all executions")
+        self._before = {
+            execution["executionArn"]
+            for machine in self._states.list_state_machines()["stateMachines"]
+            for execution in self._states.list_executions(
+                stateMachineArn=machine["stateMachineArn"]
+            )["executions"]
+        }
         for fleet in FLEETS:
             self.server.capacity(self.group_name(fleet), None)
             self.resize(fleet, 0)
-        for name in [name for name in self.out if name.startswith("Queue")]:
-            self._queues.purge_queue(QueueUrl=self.out[name])
         for item in self._table.scan(TableName=self.out["Table"])["Items"]:
             self._table.delete_item(
                 TableName=self.out["Table"], Key={"pk": item["pk"], "sk": item["sk"]}
@@ -176,6 +188,40 @@ class World:
         """Order an error for the machines' calls."""
         self.server.fault(Fault(service=service, operation=operation, code=code, **options))
 
+    # Events.
+
+    def emit(self, event: str, kind: str, detail: Mapping[str, Any]) -> None:
+        """Let EC2 send an event to the default bus."""
+        self.server.control(
+            "emit", source="aws.ec2", id=event, detail=dict(detail), **{"detail-type": kind}
+        )
+
+    def requests(self) -> list[dict[str, Any]]:
+        """The requests that have come to the other region's bus in this test, at least one."""
+        sqs = self.server.client("sqs", OTHER_REGION)
+
+        def messages() -> list[dict[str, Any]]:
+            found = sqs.receive_message(QueueUrl=self._elsewhere, MaxNumberOfMessages=10)
+            for message in found.get("Messages", ()):
+                sqs.delete_message(
+                    QueueUrl=self._elsewhere, ReceiptHandle=message["ReceiptHandle"]
+                )
+            return [json.loads(message["Body"]) for message in found.get("Messages", ())]
+
+        return until(messages, f"a request in {OTHER_REGION}")
+
+    def _listen_elsewhere(self) -> str:
+        """Bring what arrives on the other region's bus into a queue."""
+        sqs = self.server.client("sqs", OTHER_REGION)
+        events = self.server.client("events", OTHER_REGION)
+        queue = sqs.create_queue(QueueName="arrived")["QueueUrl"]
+        arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])
+        events.put_rule(Name="all", EventPattern=json.dumps({"source": ["luma"]}))
+        events.put_targets(
+            Rule="all", Targets=[{"Id": "queue", "Arn": arn["Attributes"]["QueueArn"]}]
+        )
+        return queue
+
     # Executions.
 
     def start(self, machine: str, given: Mapping[str, Any]) -> str:
@@ -201,40 +247,73 @@ class World:
     def path(self, arn: str) -> list[str]:
         """The states that an execution entered, in their order."""
         history = self._states.get_execution_history(executionArn=arn)["events"]
-        return [e["stateEnteredEventDetails"]["name"] for e in history if "stateEnteredEventDetails" in e]
+        return [
+            e["stateEnteredEventDetails"]["name"]
+            for e in history
+            if "stateEnteredEventDetails" in e
+        ]
 
     def reached(self, arn: str, state: str) -> None:
         """Wait until an execution has entered a state."""
         until(lambda: state in self.path(arn), f"{state} in {arn}")
 
     def executions(self, machine: str) -> list[str]:
-        """The executions of a machine, the newest first."""
+        """The executions of a machine in this test."""
         found = self._states.list_executions(stateMachineArn=self.out[machine])["executions"]
-        return [one["executionArn"] for one in found]
+        return [e["executionArn"] for e in found if e["executionArn"] not in self._before]
+
+    def awaited(self, machine: str, count: int) -> list[str]:
+        """Wait for so many executions of a machine, which something else starts."""
+
+        def enough() -> list[str] | None:
+            found = self.executions(machine)
+            return found if len(found) >= count else None
+
+        return until(enough, f"{count} executions of {machine}")
 
     # The nodes' side.
 
     def take(self, fleet: str, kind: str | None = None) -> dict[str, Any]:
         """Take a message of work, as a node does: one whose token still counts."""
 
-        def message() -> dict[str, Any] | None:
-            answer = self._queues.receive_message(
-                QueueUrl=self.out[f"Queue{fleet}"], MaxNumberOfMessages=1
-            )
-            for found in answer.get("Messages", ()):
-                self._queues.delete_message(
-                    QueueUrl=self.out[f"Queue{fleet}"], ReceiptHandle=found["ReceiptHandle"]
-                )
-                work = json.loads(found["Body"])
-                if self._counts(work["token"]):
-                    return work
-            return None
-
-        work = until(message, f"work for {fleet}")
+        work = until(lambda: self.next_work(fleet), f"work for {fleet}")
         assert kind in (None, work["kind"])
         return work
 
-    def _counts(self, token: str) -> bool:
+    def next_work(self, *fleets: str) -> dict[str, Any] | None:
+        """The next message of some fleets whose token counts; none where there is none now."""
+        for fleet in fleets:
+            queue = self.out[f"Queue{fleet}"]
+            answer = self._queues.receive_message(QueueUrl=queue, MaxNumberOfMessages=1)
+            for found in answer.get("Messages", ()):
+                self._queues.delete_message(QueueUrl=queue, ReceiptHandle=found["ReceiptHandle"])
+                work = json.loads(found["Body"])
+                if self.counts(work["token"]):
+                    return work
+        return None
+
+    def answer(self, *fleets: str, **output: Any) -> None:
+        """Take work from one of some fleets and answer that it is done, however often it takes.
+
+        For machines whose heartbeat is short: a slow computer misses it and gets the next message.
+        """
+
+        def answered() -> bool:
+            work = self.next_work(*fleets)
+            if work is None:
+                return False
+            try:
+                self.succeed(work, **output)
+            except ClientError as error:
+                if error.response["Error"]["Code"] in _CLOSED:
+                    return False
+                raise
+            return True
+
+        until(answered, f"an answer for {fleets}")
+
+    def counts(self, token: str) -> bool:
+        """Send a heartbeat, and tell whether the token still counts."""
         try:
             self._states.send_task_heartbeat(taskToken=token)
         except ClientError as error:
@@ -250,3 +329,54 @@ class World:
     def fail(self, work: Mapping[str, Any], error: str, cause: str = "played by the test") -> None:
         """Answer that work failed."""
         self._states.send_task_failure(taskToken=work["token"], error=error, cause=cause)
+
+    def move(self, run: str, place: str, old: str, new: str) -> None:
+        """Move a place and its claim as a failover does."""
+        self.set(
+            f"RUN#{run}",
+            place,
+            fleet=new,
+            queue=self.out[f"Queue{new}"],
+            asg=self.group_name(new),
+        )
+        for fleet, by in ((old, -1), (new, 1)):
+            for key, field in ((f"RUN#{run}", "count"), ("FLEET", "desired")):
+                known = self.item(f"FLEET#{fleet}", key).get(field, 0)
+                self.set(f"FLEET#{fleet}", key, **{field: known + by})
+            self.resize(fleet, self.item(f"FLEET#{fleet}", "FLEET")["desired"])
+
+
+class Keeper:
+    """A node that has taken work and sends heartbeats until it answers.
+
+    Args:
+        world: where.
+        fleet: whose work; a missed heartbeat costs the work, and the next message is taken.
+    """
+
+    def __init__(self, world: World, fleet: str):
+        self._world, self._fleet = world, fleet
+        self._work = world.take(fleet)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def succeed(self, **output: Any) -> None:
+        """Answer that the work is done."""
+        self.__exit__()
+        try:
+            self._world.succeed(self._work, **output)
+        except ClientError:
+            self._world.answer(self._fleet, **output)
+
+    def _beat(self) -> None:
+        while not self._over.wait(0.2):
+            if not self._world.counts(self._work["token"]):
+                self._work = self._world.next_work(self._fleet) or self._work

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from runtime.coordinator.events import read_events
-from runtime.coordinator.log import LOG_FILE, Commit, CommitLog
+from runtime.coordinator.log import LOG_FILE, Commit, SqliteCommitLog
 from runtime.spec import JobSpec
 
 STEPS = 20
@@ -106,7 +106,7 @@ class Launched:
 
     def commits(self) -> list[Commit]:
         """Give the log's commits."""
-        return CommitLog(self.folder / LOG_FILE, read_only=True).commits()
+        return SqliteCommitLog(self.folder / LOG_FILE, read_only=True).commits()
 
     def certificate(self) -> dict[str, Any]:
         """Read the certificate."""

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.coordinator.log import Commit, CommitLog
+from runtime.coordinator.log import Commit, SqliteCommitLog
 from runtime.spec.errors import CoordinationError, RunError
 
 
@@ -35,7 +35,7 @@ def _commit(step: int, sum_hash: str | None = None, epoch: int = 1) -> Commit:
 
 
 def test_a_fresh_log_has_no_step_and_epoch_0(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path / "log.sqlite")
+    log = SqliteCommitLog(tmp_path / "log.sqlite")
     assert log.last_step() == -1
     assert log.last_epoch() == (0, [])
     assert log.commits() == []
@@ -44,14 +44,14 @@ def test_a_fresh_log_has_no_step_and_epoch_0(tmp_path: Path) -> None:
 
 
 def test_what_was_appended_comes_back_after_a_restart(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path / "log.sqlite")
+    log = SqliteCommitLog(tmp_path / "log.sqlite")
     log.append_epoch(1, ["island-0", "island-10"])
     for step in range(5):
         assert log.append(_commit(step))
     log.append_epoch(2, ["island-10"])
     log.append_checkpoint(4, "abc", "checkpoints/step-000004")
     log.close()
-    again = CommitLog(tmp_path / "log.sqlite")
+    again = SqliteCommitLog(tmp_path / "log.sqlite")
     assert again.commits() == [_commit(step) for step in range(5)]
     assert again.last_step() == 4
     assert again.sum_hash(3) == f"{3:064x}"
@@ -61,14 +61,14 @@ def test_what_was_appended_comes_back_after_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", [1, 7])
 def test_a_gap_in_the_history_is_refused(tmp_path: Path, step: int) -> None:
-    log = CommitLog(tmp_path / "log.sqlite")
+    log = SqliteCommitLog(tmp_path / "log.sqlite")
     with pytest.raises(CoordinationError, match=f"step {step} cannot follow step -1"):
         log.append(_commit(step))
     assert log.last_step() == -1
 
 
 def test_a_recomputed_step_must_have_the_same_bits(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path / "log.sqlite")
+    log = SqliteCommitLog(tmp_path / "log.sqlite")
     for step in range(3):
         log.append(_commit(step))
     assert not log.append(_commit(1, epoch=9)), "known: nothing new, but counted"
@@ -86,7 +86,7 @@ def test_any_order_of_appends_leaves_a_history_without_gaps(
     tmp_path_factory: pytest.TempPathFactory, appends: list[tuple[int, bool]]
 ) -> None:
     """Model: a list that only grows at its end, with one hash a step."""
-    log = CommitLog(tmp_path_factory.mktemp("log") / "log.sqlite")
+    log = SqliteCommitLog(tmp_path_factory.mktemp("log") / "log.sqlite")
     model: list[str] = []
     recommits = 0
     for step, honest in appends:
@@ -106,7 +106,7 @@ def test_any_order_of_appends_leaves_a_history_without_gaps(
 
 
 def test_a_checkpoint_s_state_has_one_hash(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path / "log.sqlite")
+    log = SqliteCommitLog(tmp_path / "log.sqlite")
     log.append_checkpoint(8, "aa", "checkpoints/step-000008")
     log.append_checkpoint(8, "aa", "checkpoints/step-000008")
     with pytest.raises(CoordinationError, match="the log holds aa"):
@@ -116,7 +116,10 @@ def test_a_checkpoint_s_state_has_one_hash(tmp_path: Path) -> None:
 
 def test_an_epoch_is_announced_once(tmp_path: Path) -> None:
     """A second coordinator that numbers epochs from the same log must notice the first."""
-    first, second = CommitLog(tmp_path / "log.sqlite"), CommitLog(tmp_path / "log.sqlite")
+    first, second = (
+        SqliteCommitLog(tmp_path / "log.sqlite"),
+        SqliteCommitLog(tmp_path / "log.sqlite"),
+    )
     first.append_epoch(1, ["island-0"])
     with pytest.raises(CoordinationError):
         second.append_epoch(1, ["island-1"])
@@ -125,8 +128,8 @@ def test_an_epoch_is_announced_once(tmp_path: Path) -> None:
 _APPENDER = """
 import sys
 from pathlib import Path
-from runtime.coordinator.log import CommitLog, Commit
-log = CommitLog(Path(sys.argv[1]))
+from runtime.coordinator.log import SqliteCommitLog, Commit
+log = SqliteCommitLog(Path(sys.argv[1]))
 step = log.last_step() + 1
 while True:
     log.append_epoch(step + 1, ["island-0"])
@@ -156,7 +159,7 @@ def test_every_commit_that_was_told_survives_kill_9(tmp_path: Path) -> None:
         told = max([told, *(int(line) for line in process.stdout if line.endswith("\n"))])
         process.wait()
         process.stdout.close()
-        log = CommitLog(path)
+        log = SqliteCommitLog(path)
         steps = [c.step for c in log.commits()]
         assert steps == list(range(len(steps)))
         assert told <= log.last_step() <= told + 1, "at most one was durable and not told yet"
@@ -166,9 +169,9 @@ def test_every_commit_that_was_told_survives_kill_9(tmp_path: Path) -> None:
 
 def test_a_reader_beside_a_writer_sees_what_is_committed(tmp_path: Path) -> None:
     path = tmp_path / "log.sqlite"
-    writer = CommitLog(path)
+    writer = SqliteCommitLog(path)
     writer.append(_commit(0))
-    reader = CommitLog(path, read_only=True)
+    reader = SqliteCommitLog(path, read_only=True)
     assert reader.last_step() == 0
     for step in range(1, 40):
         writer.append(_commit(step))
@@ -182,7 +185,7 @@ def test_a_reader_beside_a_writer_sees_what_is_committed(tmp_path: Path) -> None
 
 def test_a_reader_never_makes_a_file(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"log\.sqlite"):
-        CommitLog(tmp_path / "log.sqlite", read_only=True)
+        SqliteCommitLog(tmp_path / "log.sqlite", read_only=True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -192,12 +195,12 @@ def test_a_log_of_another_version_is_refused_and_left_alone(
     tmp_path: Path, version: int, *, read_only: bool
 ) -> None:
     path = tmp_path / "log.sqlite"
-    CommitLog(path).close()
+    SqliteCommitLog(path).close()
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute(f"PRAGMA user_version={version}")
     before = path.read_bytes()
     with pytest.raises(RunError, match=f"log version {version}, this luma reads 1"):
-        CommitLog(path, read_only=read_only)
+        SqliteCommitLog(path, read_only=read_only)
     assert path.read_bytes() == before
 
 
@@ -207,7 +210,7 @@ def test_a_database_of_something_else_is_refused_and_left_alone(tmp_path: Path) 
         db.execute("CREATE TABLE recipes (name TEXT)")
         db.commit()
     with pytest.raises(RunError, match="not a commit log"):
-        CommitLog(path)
+        SqliteCommitLog(path)
     with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("recipes",)]
 
@@ -216,7 +219,7 @@ def test_a_database_of_something_else_is_refused_and_left_alone(tmp_path: Path) 
 def long_log(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The bytes of a closed log of 200 steps."""
     path = tmp_path_factory.mktemp("long") / "log.sqlite"
-    log = CommitLog(path)
+    log = SqliteCommitLog(path)
     for step in range(200):
         log.append(_commit(step))
     log.close()
@@ -228,7 +231,7 @@ def test_a_truncated_log_is_refused(tmp_path: Path, long_log: bytes, part: float
     path = tmp_path / "log.sqlite"
     path.write_bytes(long_log[: int(part * len(long_log))])
     with pytest.raises(RunError):
-        CommitLog(path)
+        SqliteCommitLog(path)
 
 
 @given(st.binary(min_size=1, max_size=2000))
@@ -237,7 +240,7 @@ def test_garbage_is_refused(tmp_path_factory: pytest.TempPathFactory, garbage: b
     path = tmp_path_factory.mktemp("garbage") / "log.sqlite"
     path.write_bytes(garbage)
     with pytest.raises(RunError, match=r"log\.sqlite"):
-        CommitLog(path)
+        SqliteCommitLog(path)
     assert path.read_bytes() == garbage
     shutil.rmtree(path.parent)
 
@@ -254,13 +257,13 @@ def test_an_overwritten_page_is_refused(
     damaged[first : first + 4096] = random.Random(seed).randbytes(4096)
     path.write_bytes(damaged)
     with pytest.raises(RunError):
-        CommitLog(path)
+        SqliteCommitLog(path)
     shutil.rmtree(path.parent)
 
 
 def test_a_full_disk_is_an_error_that_says_so_and_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "log.sqlite"
-    log = CommitLog(path)
+    log = SqliteCommitLog(path)
     log._db.execute("PRAGMA journal_mode=DELETE")
     (pages,) = log._db.execute("PRAGMA page_count").fetchone()
     log._db.execute(f"PRAGMA max_page_count={pages + 2}")
@@ -271,7 +274,7 @@ def test_a_full_disk_is_an_error_that_says_so_and_loses_nothing(tmp_path: Path) 
             appended += 1
     assert "disk space" in caught.value.diagnostics()
     log.close()
-    assert CommitLog(path).last_step() == appended - 1
+    assert SqliteCommitLog(path).last_step() == appended - 1
 
 
 def test_a_commit_is_a_value(tmp_path: Path) -> None:

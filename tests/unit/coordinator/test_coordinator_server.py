@@ -23,7 +23,7 @@ from runtime.coordinator import wire
 from runtime.coordinator.client import CoordinatorAddress, read_status, request_stop
 from runtime.coordinator.events import read_events
 from runtime.coordinator.fence import who_works_in
-from runtime.coordinator.log import LOG_FILE, CommitLog
+from runtime.coordinator.log import LOG_FILE, SqliteCommitLog
 from runtime.coordinator.server import CoordinatorServer
 from runtime.spec.errors import RunError
 from tests.unit.plans import make_plan
@@ -178,7 +178,7 @@ def test_a_whole_run_of_one_island(run_dir: Path) -> None:
             await island.close()
 
     _run(work)
-    log = CommitLog(run_dir / LOG_FILE, read_only=True)
+    log = SqliteCommitLog(run_dir / LOG_FILE, read_only=True)
     assert [c.step for c in log.commits()] == [0, 1, 2]
     assert [c.shards for c in log.commits()] == [{"island-0": [0, 1, 2, 3]}] * 3
     assert log.checkpoints() == [(3, "f", "checkpoints/step-000003")]
@@ -193,7 +193,7 @@ def test_a_commit_is_in_the_log_before_anyone_hears_of_it(run_dir: Path) -> None
             await _load(island)
             await _work(island, 0)
             await island.hear("commit")
-            assert CommitLog(run_dir / LOG_FILE, read_only=True).last_step() == 0
+            assert SqliteCommitLog(run_dir / LOG_FILE, read_only=True).last_step() == 0
             await island.close()
 
     _run(work)

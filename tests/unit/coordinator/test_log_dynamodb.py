@@ -279,6 +279,27 @@ def test_one_in_progress_is_waited_for(
     assert log.append(_commit(0))
 
 
+def test_a_term_is_taken_while_the_old_coordinator_commits(
+    run: str, log: DynamoCommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transactions hold the item COORDINATOR for a moment; botocore does not wait for that."""
+    monkeypatch.setattr(run_table, "_FIRST_WAIT_S", 0.001)
+    conflict = {"Error": {"Code": "TransactionConflictException", "Message": "ongoing"}}
+    client, calls = _client(log), []
+    original = client.update_item
+
+    def busy(**request: Any) -> Any:
+        calls.append(1)
+        if len(calls) < 3:
+            raise ClientError(conflict, "UpdateItem")
+        return original(**request)
+
+    client.update_item = busy
+    log.publish(ADDRESS)
+    assert len(calls) == 3
+    assert log.address() == ADDRESS
+
+
 def test_throttling_that_does_not_end_is_told(
     log: DynamoCommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

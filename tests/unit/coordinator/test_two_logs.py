@@ -116,7 +116,7 @@ def table() -> Iterator[None]:
 
 
 def test_both_logs_answer_alike() -> None:
-    BothLogs.TestCase.settings = settings(max_examples=10, stateful_step_count=20, deadline=None)
+    BothLogs.TestCase.settings = settings(max_examples=8, stateful_step_count=15, deadline=None)
     BothLogs.TestCase().runTest()
 
 

@@ -1,12 +1,14 @@
-"""Payloads whose memory and costs are known by construction."""
+"""Payloads, jobs and catalogues whose figures are known by construction."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 
 from runtime.artifact.program import BlockTable, Partitions, Program, TargetPayload, TensorSpec
+from runtime.spec import Catalogue, JobSpec, commented_job_yaml
 
 ELEMENTS = 1 << 20
 
@@ -55,3 +57,51 @@ def _payload(
 def payload() -> Callable[..., TargetPayload]:
     """Give the function that makes such payloads."""
     return _payload
+
+
+@pytest.fixture
+def job(tmp_path) -> Callable[..., JobSpec]:
+    """Give the function that makes the commented job with some fields replaced, in AWS."""
+
+    def make(**fields: object) -> JobSpec:
+        path = tmp_path / "job.yaml"
+        path.write_text(commented_job_yaml())
+        spec = JobSpec.from_yaml(path)
+        # A field that the template spells out counts as asked for, so what is not given goes.
+        plain = spec.model_dump(by_alias=True, exclude_unset=True)
+        plain["resources"] = {"infra": "aws/us-east-1"}
+        for name, value in fields.items():
+            section, _, field = name.partition("__")
+            plain[section][field] = value
+        path.write_text(json.dumps(plain))
+        return JobSpec.from_yaml(path)
+
+    return make
+
+
+def make_row(name: str, **fields: object) -> dict[str, object]:
+    """Give a row of a catalogue: one chip "Example" for cuda-sm90, 1 $/h in us-east-1."""
+    return {
+        "name": name, "chip": "Example", "vendor": "nvidia", "count": 1, "memory_gib_per_chip": 24,
+        "vcpus": 8, "host_memory_gib": 32, "network_gbps": 10, "efa_interfaces": 0,
+        "bf16_tflops_per_chip": 100, "memory_bandwidth_tb_s": 1, "usd_per_hour_on_demand": 1.0,
+        "price_region": "us-east-1", "price_date": "2026-07-20", "compile_target": "cuda-sm90",
+        "where": "ec2", "checked": "doc", **fields,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def rows() -> Callable[..., Catalogue]:
+    """Give the function that makes a catalogue of rows."""
+
+    def make(*found: dict[str, object], **fields: object) -> Catalogue:
+        whole = {"about": "", "sources": [], "rules": [], "accelerators": found, **fields}
+        return Catalogue.model_validate_json(json.dumps(whole))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def row() -> Callable[..., dict[str, object]]:
+    """Give the function that makes a row of a catalogue."""
+    return make_row

@@ -15,7 +15,7 @@ import pytest
 
 from runtime.agent.checkpoint import write_checkpoint
 from runtime.agent.state import initial_state
-from runtime.coordinator.log import Commit, CommitLog
+from runtime.coordinator.log import Commit, SqliteCommitLog
 from runtime.coordinator.plan import OptimizerPlan, RunPlan, SchedulePlan
 from runtime.run.folder import RUN_FORMAT, RunFolder
 
@@ -83,7 +83,7 @@ def write_recorded_run(path: Path, *, kill_step: int | None = 12, done: bool = T
         "machine": {"cpu": "Example CPU", "cores": 2, "system": "Linux", "architecture": "x86_64"},
     }
     (path / "run.json").write_text(json.dumps(record))
-    log = CommitLog(folder.log_file)
+    log = SqliteCommitLog(folder.log_file)
     events = [{"time": START, "kind": "coordinator_started", "pid": 99, "restart": False}]
     members = ("island-0", "island-1", "island-2")
     for number, name in enumerate(members):

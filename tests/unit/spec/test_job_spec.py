@@ -47,6 +47,15 @@ def test_a_minimal_job_has_every_default(write):
     assert spec.adapter is None
 
 
+def test_islands_are_the_least_that_the_job_waits_for_unless_it_names_them(write):
+    text = MINIMAL + "resources: {min_workers: 2, infra: aws/*, max_workers: 8}\n"
+    resources = JobSpec.from_yaml(write(text)).resources
+    assert (resources.islands, resources.max_workers) == (2, 8)
+    assert "islands" not in resources.model_fields_set
+    alone = JobSpec.from_yaml(write(MINIMAL + "resources: {min_workers: 2}\n")).resources
+    assert (alone.islands, alone.max_workers) == (2, 2)
+
+
 def test_paths_start_at_the_files_folder(write):
     path = write(MINIMAL)
     spec = JobSpec.from_yaml(path)

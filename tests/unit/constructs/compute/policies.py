@@ -25,9 +25,7 @@ def all_statements(assembly: Assembly) -> list[dict[str, Any]]:
         for policy in assembly.of_type("AWS::IAM::Policy").values()
         for statement in policy["Properties"]["PolicyDocument"]["Statement"]
     ]
-    return [
-        s | {"Action": listed(s["Action"]), "Resource": listed(s["Resource"])} for s in found
-    ]
+    return [s | {"Action": listed(s["Action"]), "Resource": listed(s["Resource"])} for s in found]
 
 
 def listed(value: Any) -> list[Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
+import aws_cdk as cdk
 import pytest
 
+from luma_constructs.runtime_asset import runtime_bytes
 from runtime.spec.account import Fleet
-from tests.support.cdk import synthesized
+from tests.support.cdk import ROOT, Assembly, synthesized
 from tests.unit.constructs.compute import stacks
 from tests.unit.constructs.compute.policies import all_statements, listed, statements_of
 
@@ -121,21 +124,20 @@ def overrides(assembly, fleet):
     return policy["LaunchTemplate"]["Overrides"]
 
 
-def test_every_listed_type_with_one_such_chip_may_be_taken(plain):
-    rows = json.loads((stacks_root() / "runtime/spec/accelerators.json").read_text())
-    expected = [
-        row["name"]
-        for row in rows["accelerators"]
-        if row["compile_target"] == "cuda-sm89" and row["count"] == 1 and row["where"] == "ec2"
-    ]
-    assert [o["InstanceType"] for o in overrides(plain, "Spot")] == expected
-    assert len(expected) > 5
+def catalogue():
+    text = (ROOT / "runtime/spec/accelerators.json").read_text()
+    return {row["name"]: row for row in json.loads(text)["accelerators"]}
 
 
-def stacks_root():
-    from tests.support.cdk import ROOT
-
-    return ROOT
+def test_many_listed_types_with_one_such_chip_may_be_taken(plain):
+    rows = catalogue()
+    names = [o["InstanceType"] for o in overrides(plain, "Spot")]
+    assert len(names) >= 6
+    assert {rows[name]["compile_target"] for name in names} == {"cuda-sm89"}
+    assert {rows[name]["count"] for name in names} == {1}
+    for chip in {rows[name]["chip"] for name in names}:
+        prices = [rows[n]["usd_per_hour_on_demand"] for n in names if rows[n]["chip"] == chip]
+        assert max(prices) <= 2 * min(prices)
 
 
 # ------------------------------------------------------------------ launch templates
@@ -236,6 +238,17 @@ def test_connected_fleets_reach_each_other_both_ways(plain):
     assert ("Coordina", "SpotSecu") in pairs
 
 
+def test_synth_warns_of_nothing_but_what_is_not_in_the_catalogue(plain):
+    warned = [
+        entry["data"]
+        for entries in json.loads((plain.folder / "Luma.metadata.json").read_text()).values()
+        for entry in entries
+        if entry["type"] == "aws:cdk:warning"
+    ]
+    assert len(warned) == 1
+    assert "c8g.large: not in the catalogue" in warned[0]
+
+
 def test_nothing_may_come_from_everywhere(plain):
     for group in plain.of_type("AWS::EC2::SecurityGroup").values():
         assert not group["Properties"].get("SecurityGroupIngress")
@@ -275,18 +288,12 @@ def test_images_are_public_parameters_that_cloudformation_resolves(plain, fleet,
 )
 def test_user_data_checks_the_runtime_and_names_the_fleet(plain, template, family, fleet):
     script = text_of(templates(plain, template)[0]["UserData"])
-    digest = __import__("hashlib").sha256(runtime_bytes()).hexdigest()
+    digest = hashlib.sha256(runtime_bytes()).hexdigest()
     assert f"echo '{digest}  /opt/luma/runtime.zip' | sha256sum --check --status\n" in script
     assert (
         f"bootstrap.sh --deployment Luma --fleet {fleet} --family {family} "
         "--region '<AWS::Region>'" in script
     )
-
-
-def runtime_bytes():
-    from luma_constructs.runtime_asset import runtime_bytes as made
-
-    return made()
 
 
 def test_a_host_s_settings_reach_the_instance(plain, own):
@@ -315,7 +322,9 @@ def test_what_is_brought_along_is_used(own):
 # --------------------------------------------------------------------- hooks, queues
 
 
-@pytest.mark.parametrize(("fleet", "seconds"), [("Spot", 100), ("Mixed", 120), ("Coordinator", 120)])
+@pytest.mark.parametrize(
+    ("fleet", "seconds"), [("Spot", 100), ("Mixed", 120), ("Coordinator", 120)]
+)
 def test_a_leaving_instance_is_held_until_its_island_has_left(plain, fleet, seconds):
     hook = one(plain, "AWS::AutoScaling::LifecycleHook", f"{fleet}Group")
     assert hook["LifecycleHookName"] == "luma-drain"
@@ -360,7 +369,7 @@ def test_the_runtime_reads_what_the_constructs_publish(plain):
     name, fleet = published(plain, "Spot")
     assert name == "/luma/Luma/fleets/l4"
     assert (fleet.name, fleet.target, fleet.chips, fleet.order) == ("l4", "cuda-sm89", 1, 1)
-    assert fleet.purchase == "spot"
+    assert (fleet.purchase, fleet.most) == ("spot", 8)
     assert fleet.queue.startswith("<SpotQueue")
     assert fleet.asg is not None
     assert fleet.asg.startswith("<SpotGroup")
@@ -368,8 +377,7 @@ def test_the_runtime_reads_what_the_constructs_publish(plain):
 
 
 def test_a_price_is_the_highest_among_the_types_or_not_known(plain):
-    rows = json.loads((stacks_root() / "runtime/spec/accelerators.json").read_text())
-    prices = {row["name"]: row["usd_per_hour_on_demand"] for row in rows["accelerators"]}
+    prices = {name: row["usd_per_hour_on_demand"] for name, row in catalogue().items()}
     _, mixed = published(plain, "Mixed")
     assert mixed.usd_per_hour == max(prices[name] for name in ("c7i.2xlarge", "m7i.2xlarge"))
     assert published(plain, "OnDemand")[1].usd_per_hour is None  # an unlisted type
@@ -489,6 +497,21 @@ def test_the_drain_document_stops_the_service_and_takes_no_parameter(plain):
     assert "parameters" not in document["Content"]
     assert "Name" not in document
     assert document["UpdateMethod"] == "NewVersion"
+
+
+def test_feature_flags_change_neither_ids_nor_what_protects(plain, tmp_path):
+    """An app that pins no flag gets the same data, groups, metadata options and distributions."""
+    app = cdk.App(outdir=str(tmp_path))
+    stack = stacks.fleets(app)
+    app.synth()
+    bare = Assembly(tmp_path, stack.artifact_id)
+    kinds = ("AWS::S3::Bucket", "AWS::DynamoDB::Table", "AWS::SQS::Queue", GROUP, TEMPLATE)
+    for kind in kinds:
+        assert list(bare.of_type(kind)) == list(plain.of_type(kind))
+    for one_of, other in zip(templates(bare), templates(plain), strict=True):
+        assert one_of["MetadataOptions"] == other["MetadataOptions"]
+        assert one_of["BlockDeviceMappings"] == other["BlockDeviceMappings"]
+    assert bare.of_type(GROUP) == plain.of_type(GROUP)
 
 
 def test_a_fleet_s_launch_template_looks_as_it_did(plain, snapshot):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 import aws_cdk as cdk
 import pytest
 from aws_cdk import aws_dynamodb as dynamodb
@@ -10,7 +12,7 @@ from aws_cdk import aws_s3 as s3
 from luma_constructs import PropError, RunStore
 from tests.support.cdk import synthesized
 from tests.unit.constructs.compute import stacks
-from tests.unit.constructs.compute.policies import statements_of
+from tests.unit.constructs.compute.policies import listed, statements_of
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,26 @@ def test_a_node_deletes_nothing_but_checkpoints(plain):
     assert "/runs/*/checkpoints/*" in str(statement["Resource"])
 
 
+def readable(assembly, role):
+    """Patterns of objects that a role reads, without the bucket."""
+    return {
+        str(resource).rpartition("'/")[2].rstrip("]}'")
+        for statement in statements_of(assembly, role)
+        if "s3:GetObject" in statement["Action"]
+        for resource in listed(statement["Resource"])
+        if "StoreBucket" in str(resource)
+    }
+
+
+def test_keys_of_connections_weights_and_data_are_for_nodes_alone(plain):
+    assert readable(plain, "SpotRole") == {"runs/*"}
+    for role in ("Machine", "Engineer"):
+        patterns = readable(plain, role)
+        assert "runs/*/certificate.json" in patterns
+        for key in ("runs/a/tls/key.pem", "runs/a/data/0.bin", "runs/a/model/model.safetensors"):
+            assert not [p for p in patterns if fnmatchcase(key, p)]
+
+
 @pytest.mark.parametrize(
     ("role", "writes", "keys"),
     [
@@ -164,7 +186,7 @@ def test_access_logs_belong_to_the_new_bucket():
     logs = s3.Bucket(stack, "Logs")
     made = RunStore(stack, "New", access_logs_bucket=logs)
     assert isinstance(made.bucket, s3.Bucket)
-    with pytest.raises(PropError, match="access_logs_bucket: .*set access logs on that bucket"):
+    with pytest.raises(PropError, match=r"access_logs_bucket: .*set access logs on that bucket"):
         RunStore(stack, "Old", bucket=logs, access_logs_bucket=logs)
 
 

@@ -52,9 +52,7 @@ def fleet(
         fleet_name=name,
         target="cpu",
         queue=queue,
-        role=iam.Role(
-            stack, f"{name}-role", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com")
-        ),
+        role=iam.Role(stack, f"{name}-role", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com")),
         auto_scaling_group=group
         and autoscaling.AutoScalingGroup.from_auto_scaling_group_name(
             stack, f"{name}-imported", group
@@ -168,7 +166,10 @@ def machines(app: cdk.App) -> cdk.Stack:
         "Bare": bare.state_machine.state_machine_arn,
         "Failover": failover.state_machine.state_machine_arn,
         "Alone": alone.state_machine.state_machine_arn,
-        **{f"Queue{one.fleet_name}": one.queue.queue_url for one in [*fleets, coordinator, compiler]},
+        **{
+            f"Queue{one.fleet_name}": one.queue.queue_url
+            for one in [*fleets, coordinator, compiler]
+        },
     }.items():
         cdk.CfnOutput(stack, f"Out{name}", value=value)
     return stack

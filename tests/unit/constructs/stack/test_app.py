@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.cdk import ROOT, flags
+
+pytestmark = pytest.mark.timeout(600)  # a busy machine synthesizes slowly
 
 
 def run_app(folder: Path, **context) -> subprocess.CompletedProcess[str]:
@@ -25,7 +29,7 @@ def run_app(folder: Path, **context) -> subprocess.CompletedProcess[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=550,
         check=False,
     )
 

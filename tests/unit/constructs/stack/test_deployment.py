@@ -17,6 +17,8 @@ from tests.e2e.synth.intrinsics import text
 from tests.support.cdk import Assembly, assembled, synthesized
 from tests.unit.constructs.stack import stacks
 
+pytestmark = pytest.mark.timeout(600)  # a busy machine synthesizes slowly
+
 
 @pytest.fixture(scope="module")
 def plain() -> Assembly:
@@ -66,6 +68,13 @@ class TestWhatReadersFind:
         islands.sort(key=lambda fleet: fleet.order)
         assert [(f.name, f.purchase) for f in islands] == [("l4", "spot"), ("floor", "on-demand")]
         assert all(fleet.usd_per_hour for fleet in fleets)
+
+    def test_outputs_name_what_outlives_the_stack(self, plain):
+        outputs = {name: text(one["Value"]) for name, one in plain.template["Outputs"].items()}
+        config = AccountConfig.from_json(parameters(plain)["/luma/Luma/config"])
+        assert outputs["BucketName"] == config.bucket
+        assert outputs["TableName"] == config.table
+        assert outputs["JobsMachine"].split(".")[0] == config.jobs_machine.split(".")[0]
 
     def test_the_compilers_queue_is_the_compilers(self, plain):
         config = AccountConfig.from_json(parameters(plain)["/luma/Luma/config"])

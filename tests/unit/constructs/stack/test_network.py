@@ -9,6 +9,8 @@ import pytest
 from tests.support.cdk import Assembly, synthesized
 from tests.unit.constructs.stack import stacks
 
+pytestmark = pytest.mark.timeout(600)  # a busy machine synthesizes slowly
+
 ANYWHERE = {"0.0.0.0/0", "::/0"}
 
 
