@@ -30,6 +30,7 @@ __all__ = [
     "Items",
     "ask",
     "count",
+    "exact_seconds",
     "execution",
     "has_no",
     "number",
@@ -168,6 +169,12 @@ def count(scope: Construct, name: str, counter: str) -> sfn.Pass:
 def seconds(duration: Duration) -> int:
     """Give a duration as whole seconds, at least 1."""
     return max(1, int(duration.to_seconds()))
+
+
+def exact_seconds(duration: Duration) -> float:
+    """Give a duration in seconds, an int where it is whole."""
+    value = float(duration.to_seconds(integral=False))
+    return int(value) if value.is_integer() else value
 
 
 def text(path: str) -> dict[str, str]:

@@ -56,12 +56,13 @@ class Piece:
     end: sfn.Chain | sfn.CustomState | sfn.Pass
 
 
-def match_size(items: Items, where: str) -> Piece:
+def match_size(items: Items, where: str, *, in_ec2: bool = False) -> Piece:
     """Give the group of `$.fleet` as many instances as are claimed, or as many as it may have.
 
     Args:
         items: the table.
         where: ending of the states' names, such as " (release)".
+        in_ec2: whether the fleet certainly has a group; else that is looked at first.
     """
     scope = items.scope
     matched = sfn.Pass(scope, f"Size is right{where}")
@@ -96,12 +97,11 @@ def match_size(items: Items, where: str) -> Piece:
         .when(when.number_equals_json_path("$.again.desired", "$.claims.desired"), matched)
         .otherwise(read)
     )
-    start = (
-        sfn.Choice(scope, f"Has it a group?{where}")
-        .when(when.string_equals("$.asg", ""), matched)
-        .otherwise(read)
-    )
     read.next(look)
+    if in_ec2:
+        return Piece(read, matched)
+    outside = when.string_equals("$.asg", "")
+    start = sfn.Choice(scope, f"Has it a group?{where}").when(outside, matched).otherwise(read)
     return Piece(start, matched)
 
 
@@ -115,38 +115,51 @@ def _set_size(items: Items, name: str, size: str) -> sfn.CustomState:
     )
 
 
-def claim(items: Items, where: str) -> Piece:
-    """Claim an instance for the place `$.key`, unless it has one, and match the group's size."""
+def claim(items: Items, where: str, *, host: bool = False) -> Piece:
+    """Claim an instance for the place `$.key`, unless it has one, and match the group's size.
+
+    Args:
+        items: the table.
+        where: ending of the states' names.
+        host: whether the place is surely one that was written and is in EC2.
+    """
     mine = "attribute_not_exists(claimed) AND fleet = :fleet"
     writes = _claim_writes(items, "SET claimed = :execution", mine, ONE)
     taken = items.write_together(f"Claim a node{where}", writes)
-    return _change_claim(items, where, taken, is_claimed=False)
+    return _change_claim(items, where, taken, is_claimed=False, host=host)
 
 
-def release(items: Items, where: str) -> Piece:
+def release(items: Items, where: str, *, host: bool = False) -> Piece:
     """Give the claim of the place `$.key` back, if it has one, and match the group's size.
 
-    The run must be `terminating`: then no failover moves the place meanwhile.
+    A slot's run must be `terminating`: then no failover moves the place meanwhile.
+
+    Args:
+        items: the table.
+        where: ending of the states' names.
+        host: whether the place is surely one that was written and is in EC2.
     """
     mine = "attribute_exists(claimed) AND fleet = :fleet"
     writes = _claim_writes(items, "REMOVE claimed", mine, LESS)
     given = items.write_together(f"Give the claim back{where}", writes)
-    return _change_claim(items, where, given, is_claimed=True)
+    return _change_claim(items, where, given, is_claimed=True, host=host)
 
 
-def _change_claim(items: Items, where: str, change: sfn.CustomState, *, is_claimed: bool) -> Piece:
+def _change_claim(
+    items: Items, where: str, change: sfn.CustomState, *, is_claimed: bool, host: bool
+) -> Piece:
     """Read the place, change its claim where that is due, and match the size of its group."""
     scope = items.scope
     read = items.get(
         f"Read the place{where}", RUN_KEY, text("$.key"), select={"at.$": "$"}, keep="$.place"
     )
     group = group_of(items, f"Name its group{where}")
-    match = match_size(items, where)
+    match = match_size(items, where, in_ec2=host)
     group.next(match.start)
     claimed = sfn.Condition.is_present(f"{PLACE}.claimed")
     due = claimed if is_claimed else sfn.Condition.not_(claimed)
     choice = sfn.Choice(scope, f"Is it claimed?{where}")
-    if is_claimed:
+    if is_claimed and not host:
         # A run that ended early has no places yet.
         choice.when(sfn.Condition.not_(sfn.Condition.is_present(PLACE)), match.end)
     choice.when(due, change.next(group)).otherwise(group)
@@ -223,7 +236,7 @@ def move_claim(items: Items, name: str) -> sfn.CustomState:
     )
 
 
-def match_groups(items: Items, where: str) -> Piece:
+def match_groups(items: Items, where: str, *, in_ec2: bool = False) -> Piece:
     """Match the sizes of the group that a place left and of the one that it went to."""
     both = sfn.Pass(
         items.scope,
@@ -243,7 +256,7 @@ def match_groups(items: Items, where: str) -> Piece:
         max_concurrency=1,
         result_path=DISCARD,
     )
-    each.item_processor(sfn.Chain.start(match_size(items, where).start))
+    each.item_processor(sfn.Chain.start(match_size(items, where, in_ec2=in_ec2).start))
     return Piece(both, both.next(each))
 
 

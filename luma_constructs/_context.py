@@ -9,18 +9,16 @@ A parameter that is misspelt would be ignored by CDK: here it is an error that n
 from __future__ import annotations
 
 import difflib
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aws_cdk import aws_ec2 as ec2
-
+from luma_constructs._context_keys import KEYS
 from luma_constructs.deployment_props import BudgetProps, FleetProps
 from luma_constructs.fleet_purchase import Purchase
 
-__all__ = ["DEFAULT_FLEETS", "FLEET_FIELDS", "KEYS", "AppContext", "ContextError", "ContextKey"]
+__all__ = ["DEFAULT_FLEETS", "AppContext", "ContextError"]
 
 DEFAULT_FLEETS = (
     FleetProps(name="l4", target="cuda-sm89"),
@@ -28,25 +26,6 @@ DEFAULT_FLEETS = (
     FleetProps(name="cpu-floor", target="cpu", max_capacity=2, purchase=Purchase.on_demand()),
 )
 """Without `fleets`: an accelerator, and CPUs with an on-demand floor. None costs anything idle."""
-
-FLEET_FIELDS = ("name", "target", "max", "purchase", "instance_types")
-"""A fleet's fields in JSON; the first four are its short form, in this order."""
-
-_STACK = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,127}", re.ASCII)
-_REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-[0-9]", re.ASCII)
-_VPC = re.compile(r"vpc-[0-9a-f]{8,17}", re.ASCII)
-_SUBNET = re.compile(r"([a-z0-9-]+)=(subnet-[0-9a-f]{8,17})", re.ASCII)
-_CUSTOMER = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?", re.ASCII)
-_PATH = re.compile(r".+\.eif")
-_LIMIT = re.compile(r"([0-9]{1,9}(?:\.[0-9]+)?)/(month|h)", re.ASCII)
-_EMAIL = re.compile(r"[^@\s,]+@[^@\s,]+\.[^@\s,]+")
-_KEY = re.compile(
-    r"arn:[a-z-]+:kms:[a-z0-9-]+:[0-9]{12}:key/"
-    r"(?:mrk-[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})",
-    re.ASCII,
-)
-_TABLE = re.compile(r"[a-zA-Z0-9_.-]{3,255}", re.ASCII)
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 
 
 class ContextError(ValueError):
@@ -130,238 +109,6 @@ class AppContext:
             raise ContextError(problems)
         return cls(**given)
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContextKey:
-    """One parameter.
-
-    Attributes:
-        name: the key.
-        allowed: what is allowed, for people.
-        remedy: what to write, or to leave out.
-        read: gives the value; raises ValueError, perhaps with a reason, where it is not allowed.
-    """
-
-    name: str
-    allowed: str
-    remedy: str
-    read: Callable[[Any], Any]
-
-
-def _whole(low: int, high: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,9}", str(value), re.ASCII):
-            raise ValueError
-        if not low <= int(value) <= high:
-            raise ValueError
-        return int(value)
-
-    return read
-
-
-def _budget(value: Any) -> BudgetProps:
-    """Read limits with their units, such as "500/month,40/h"."""
-    limits: dict[str, float] = {}
-    for item in _listed(value):
-        match = _LIMIT.fullmatch(item) if isinstance(item, str) else None
-        if match is None:
-            raise ValueError(f"{item!r} has no unit" if str(item).isdigit() else f"{item!r}")
-        name = {"month": "usd_per_month", "h": "usd_per_hour"}[match[2]]
-        if name in limits or not float(match[1]):
-            raise ValueError(f"{item!r} is zero or stands twice")
-        limits[name] = float(match[1])
-    return BudgetProps(**limits)
-
-
-def _one_of(*allowed: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        if value not in allowed:
-            raise ValueError
-        return value
-
-    return read
-
-
-def _matching(pattern: re.Pattern[str]) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        if not (isinstance(value, str) and pattern.fullmatch(value)):
-            raise ValueError
-        return value
-
-    return read
-
-
-def _listed(value: Any) -> list[Any]:
-    """Take a JSON list as it is, and text at its commas."""
-    items = value.split(",") if isinstance(value, str) else value
-    if not (isinstance(items, list) and items and all(items)):
-        raise ValueError
-    return [item.strip() if isinstance(item, str) else item for item in items]
-
-
-def _regions(value: Any) -> tuple[str, ...]:
-    found = tuple(_listed(value))
-    for region in found:
-        if not (isinstance(region, str) and _REGION.fullmatch(region)):
-            raise ValueError(f"{region!r} is no region")
-    if len(set(found)) < len(found):
-        raise ValueError("a region stands twice")
-    return found
-
-
-def _subnets(value: Any) -> dict[str, str]:
-    pairs = [f"{zone}={subnet}" for zone, subnet in value.items()] if isinstance(
-        value, dict
-    ) else _listed(value)  # fmt: skip
-    found: dict[str, str] = {}
-    for pair in pairs:
-        match = _SUBNET.fullmatch(pair) if isinstance(pair, str) else None
-        if match is None:
-            raise ValueError(f"{pair!r} is not ZONE=SUBNET")
-        if match[1] in found:
-            raise ValueError(f"zone {match[1]} stands twice")
-        found[match[1]] = match[2]
-    return found
-
-
-def _fleets(value: Any) -> tuple[FleetProps, ...]:
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        value = json.loads(value)
-    found = tuple(_fleet(item) for item in _listed(value))
-    names = [fleet.name for fleet in found]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"the name {twice[0]!r} stands twice")
-    return found
-
-
-def _fleet(item: Any) -> FleetProps:
-    if isinstance(item, str):
-        parts = item.split(":")
-        if not 2 <= len(parts) <= 4 or not all(parts):
-            raise ValueError(f"{item!r} is not NAME:TARGET[:MAX[:PURCHASE]]")
-        item = dict(zip(FLEET_FIELDS, parts, strict=False))
-    if not isinstance(item, dict):
-        raise ValueError(f"{item!r} is no fleet")  # noqa: TRY004 (a mistake of the user)
-    unknown = sorted(set(item) - set(FLEET_FIELDS))
-    if unknown:
-        raise ValueError(f"a fleet has no {unknown[0]!r}, only {', '.join(FLEET_FIELDS)}")
-    if not {"name", "target"} <= set(item):
-        raise ValueError("a fleet needs a name and a target")
-    return FleetProps(
-        name=item["name"],
-        target=item["target"],
-        max_capacity=_capacity(item.get("max", 8)),
-        purchase=_purchase(item.get("purchase", "spot")),
-        instance_types=_types(item.get("instance_types")),
-    )
-
-
-def _capacity(value: Any) -> int:
-    try:
-        return _whole(1, 1000)(value)
-    except ValueError:
-        raise ValueError(f"max {value!r} is no whole number from 1 to 1000") from None
-
-
-def _purchase(value: Any) -> Purchase:
-    """Read "spot", "on-demand", a spot share such as "70%", or a capacity block's id."""
-    if value == "spot":
-        return Purchase.spot()
-    if value == "on-demand":
-        return Purchase.on_demand()
-    if isinstance(value, str) and (share := re.fullmatch(r"([1-9][0-9]?)%", value, re.ASCII)):
-        return Purchase.mixed(on_demand_percent=100 - int(share[1]))
-    if isinstance(value, str) and value.startswith("cr-"):
-        return Purchase.capacity_block(value)
-    raise ValueError(
-        f"purchase {value!r} is neither spot, on-demand, a spot share such as 70%, "
-        "nor a capacity block such as cr-0123456789abcdef0"
-    )
-
-
-def _types(value: Any) -> tuple[ec2.InstanceType, ...] | None:
-    if value is None:
-        return None
-    if not (isinstance(value, list) and value and all(isinstance(item, str) for item in value)):
-        raise ValueError(f"instance_types {value!r} is no list of names")
-    return tuple(ec2.InstanceType(item) for item in value)
-
-
-KEYS = (
-    ContextKey(
-        name="stack", read=_matching(_STACK), allowed="letters, digits and '-', a letter first",
-        remedy="leave it out for Luma",
-    ),
-    ContextKey(
-        name="fleets", read=_fleets,
-        allowed="NAME:TARGET[:MAX[:PURCHASE]], separated by commas, or a JSON list of objects",
-        remedy="write for example fleets=l4:cuda-sm89:8,cpu:cpu:2:on-demand",
-    ),
-    ContextKey(
-        name="level", read=_one_of("none", "L1", "L2"), allowed="none, L1 or L2",
-        remedy="L2 needs an instance type with Nitro Enclaves",
-    ),
-    ContextKey(
-        name="customer", read=_matching(_CUSTOMER), allowed="1 to 63 of a-z, 0-9, '.', '_' and '-'",
-        remedy="leave it out for artifacts sealed with key files",
-    ),
-    ContextKey(
-        name="image", read=_matching(_PATH), allowed="the path of an image, such as build/luma.eif",
-        remedy="make one with luma enclave build",
-    ),
-    ContextKey(
-        name="budget", read=_budget,
-        allowed="USD above zero with a unit: 500/month, 40/h, or both with a comma",
-        remedy="leave it out for no limit",
-    ),
-    ContextKey(
-        name="failover", read=_regions, allowed="regions, separated by commas",
-        remedy="deploy the stack in each of them too",
-    ),
-    ContextKey(
-        name="heartbeat", read=_whole(2, 3600), allowed="whole seconds from 2 to 3600",
-        remedy="leave it out for the default",
-    ),
-    ContextKey(
-        name="patience", read=_whole(2, 3600), allowed="whole seconds from 2 to 3600",
-        remedy="leave it out for the default",
-    ),
-    ContextKey(
-        name="network", read=_one_of("nat", "public"), allowed="nat or public",
-        remedy="give vpc and subnets for a network that is there already",
-    ),
-    ContextKey(
-        name="zones", read=_whole(1, 6), allowed="a whole number from 1 to 6",
-        remedy="no more than the region has",
-    ),
-    ContextKey(
-        name="vpc", read=_matching(_VPC), allowed="a VPC's id, such as vpc-0123456789abcdef0",
-        remedy="leave it out for a new network",
-    ),
-    ContextKey(
-        name="subnets", read=_subnets,
-        allowed="ZONE=SUBNET, separated by commas, or a JSON object",
-        remedy="write for example subnets=us-east-1a=subnet-0123456789abcdef0",
-    ),
-    ContextKey(
-        name="bucket", read=_matching(_BUCKET), allowed="a bucket's name",
-        remedy="leave it out for a new bucket",
-    ),
-    ContextKey(
-        name="table", read=_matching(_TABLE), allowed="a table's name",
-        remedy="leave it out for a new table",
-    ),
-    ContextKey(
-        name="key", read=_matching(_KEY), allowed="a KMS key's ARN",
-        remedy="leave it out for encryption that AWS manages",
-    ),
-    ContextKey(
-        name="email", read=_matching(_EMAIL), allowed="an address",
-        remedy="leave it out for no messages",
-    ),
-)  # fmt: skip
-"""Every parameter, in the order of the documentation."""
 
 _NAMES = [key.name for key in KEYS]
 

@@ -12,15 +12,16 @@ from __future__ import annotations
 from typing import Final, Unpack
 
 import jsii
-from aws_cdk import Duration
+from aws_cdk import Duration, Stack
 from aws_cdk import aws_autoscaling as autoscaling
 from aws_cdk import aws_certificatemanager as acm
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_elasticloadbalancingv2 as elbv2
+from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-from luma_constructs._validation import Problems
+from luma_constructs._validation import Problems, is_known
 from luma_constructs.fleet_interface import MetricOptions
 
 __all__ = ["DRAIN", "PORT", "InferenceFront"]
@@ -41,9 +42,11 @@ class InferenceFront(Construct):
         vpc_subnets: where it lies. Default: - private subnets of every zone.
         certificate: for HTTPS. Default: - none; HTTP inside of the VPC.
         port: of the gateway on an instance. Default: 8000
+        access_logs_bucket: where access logs go; the stack must then have a region. Default: - no
+            access logs.
 
     Raises:
-        PropError: `port` is none.
+        PropError: `port` is none, or there are access logs in no known region.
     """
 
     def __init__(
@@ -55,10 +58,18 @@ class InferenceFront(Construct):
         vpc_subnets: ec2.SubnetSelection | None = None,
         certificate: acm.ICertificate | None = None,
         port: int = PORT,
+        access_logs_bucket: s3.IBucket | None = None,
     ) -> None:
         super().__init__(scope, id)
         problems = Problems("InferenceFront", self)
         problems.whole("port", port, 1, 65535)
+        problems.check(
+            access_logs_bucket is None or is_known(Stack.of(self).region),
+            "access_logs_bucket",
+            access_logs_bucket,
+            "a stack with a region: the logs come from an account of AWS's that differs by region",
+            "pass env=cdk.Environment(region=...) to the stack",
+        )
         problems.raise_all()
         self.load_balancer = elbv2.ApplicationLoadBalancer(
             self,
@@ -70,6 +81,8 @@ class InferenceFront(Construct):
             drop_invalid_header_fields=True,
         )
         """The load balancer."""
+        if access_logs_bucket is not None:
+            self.load_balancer.log_access_logs(access_logs_bucket, "luma-inference")
         self.target_group = _new_target_group(self, vpc, port)
         """The instances, as the load balancer sees them."""
         self.listener_port = 443 if certificate else 80

@@ -24,6 +24,7 @@ from aws_cdk import aws_certificatemanager as acm
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
@@ -70,6 +71,8 @@ class InferenceService(Construct):
             none.
         api_key: what clients must send. Default: - a new, generated secret.
         certificate: for HTTPS. Default: - none; HTTP inside of the VPC.
+        access_logs_bucket: where access logs of the load balancer go; the stack must then have a
+            region. Default: - no access logs.
         vpc_subnets: where load balancer and instances go. Default: - private subnets of every zone.
         role: of the instances. Default: - a new one.
         host: image, disk and packages. Default: - `HostSettings()`
@@ -96,6 +99,7 @@ class InferenceService(Construct):
         unlisted_instance_types: Sequence[ec2.InstanceType] = (),
         api_key: secretsmanager.ISecret | None = None,
         certificate: acm.ICertificate | None = None,
+        access_logs_bucket: s3.IBucket | None = None,
         vpc_subnets: ec2.SubnetSelection | None = None,
         role: iam.IRole | None = None,
         host: HostSettings | None = None,
@@ -120,7 +124,12 @@ class InferenceService(Construct):
         """Role of the instances."""
         subnets = vpc_subnets or ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_WITH_EGRESS)
         self.front = InferenceFront(
-            self, "Front", vpc=vpc, vpc_subnets=subnets, certificate=certificate
+            self,
+            "Front",
+            vpc=vpc,
+            vpc_subnets=subnets,
+            certificate=certificate,
+            access_logs_bucket=access_logs_bucket,
         )
         """The load balancer with its target group and metrics."""
         group = ec2.SecurityGroup(self, "SecurityGroup", vpc=vpc, description="Luma gateways")

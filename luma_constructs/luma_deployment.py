@@ -285,6 +285,7 @@ class LumaDeployment(Construct):
     def _publish(self) -> None:
         """Write the parameter by which nodes and engineers find everything."""
         name, compiler = self.store.deployment_name, self.compiler
+        group = None if compiler is None else compiler.auto_scaling_group
         value = {
             "schema": _names.ACCOUNT_SCHEMA,
             "stack": name,
@@ -297,6 +298,7 @@ class LumaDeployment(Construct):
             "coordinator_fleet": self.coordinator.fleet_name,
             "compiler_queue": None if compiler is None else compiler.queue.queue_url,
             "compiler_fleet": None if compiler is None else compiler.fleet_name,
+            "compiler_asg": None if group is None else group.auto_scaling_group_name,
         }
         ssm.StringParameter(
             self,

@@ -202,7 +202,7 @@ class Capacity:
     def _move(self, look: sfn.Choice) -> sfn.CustomState:
         """Move the place and its claim, match both groups, and look for capacity there."""
         items, scope = self.items, self.items.scope
-        both = match_groups(items, WHERE)
+        both = match_groups(items, WHERE, in_ec2=True)
         again = look_at_place(items, "Look at its place again")
         moved = sfn.Pass(
             scope, "It has moved", input_path="$.search.path", result_path="$.path"

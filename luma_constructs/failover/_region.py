@@ -123,6 +123,8 @@ def answer_request(
             "Name.$": "States.Format('failover-{}', $.id)",
             "Input.$": "States.JsonToString($.given)",
         },
+        select={"execution.$": "$.ExecutionArn"},
+        keep="$.resumed",
     )
     resume.add_catch(resumed, errors=list(_STARTED), result_path="$.error")
     resume.next(resumed)

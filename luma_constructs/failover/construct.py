@@ -27,7 +27,7 @@ from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
 from luma_constructs import _names
-from luma_constructs._asl import ANY_ERROR, Items, task
+from luma_constructs._asl import ANY_ERROR, Items, exact_seconds, task
 from luma_constructs._event_targets import dead_letters, other_bus, start_machine
 from luma_constructs._state_machine import allow_items, new_machine_role, new_state_machine
 from luma_constructs._validation import Problems, is_known
@@ -367,5 +367,5 @@ def _check(
     )
     for name, value in waits.items():
         if is_known(value):
-            problems.whole(f"{name} (seconds)", int(value.to_seconds()), 1, 3600)
+            problems.whole(f"{name} (seconds)", exact_seconds(value), 1, 3600)
     problems.raise_all()

@@ -114,10 +114,10 @@ def _compile(parts: RunParts, then: sfn.IChainable) -> sfn.IChainable:
     )
     works.again_on_silence()
     up = over_places(
-        items, "Scale up the compiler", "$.numbers.compiler", claim(items, " (compiler up)")
+        items, "Scale up the compiler", "$.numbers.compiler", claim(items, " (compiler up)", host=True)
     )
     down = over_places(
-        items, "Scale the compiler down", "$.numbers.compiler", release(items, " (compiler down)")
+        items, "Scale the compiler down", "$.numbers.compiler", release(items, " (compiler down)", host=True)
     )
     keep = items.update(
         "Keep the artifact",

@@ -24,7 +24,7 @@ from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
 from luma_constructs import _names
-from luma_constructs._asl import ANY_ERROR, Items
+from luma_constructs._asl import ANY_ERROR, Items, exact_seconds
 from luma_constructs._event_targets import dead_letters, start_machine
 from luma_constructs._state_machine import allow_items, new_machine_role, new_state_machine
 from luma_constructs._validation import Problems, is_known
@@ -284,5 +284,5 @@ def _check(
         ("capacity_timeout", capacity_timeout, 24 * 3600),
     ):
         if is_known(value):
-            problems.whole(f"{name} (seconds)", int(value.to_seconds()), 1, most)
+            problems.whole(f"{name} (seconds)", exact_seconds(value), 1, most)
     problems.raise_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
@@ -220,7 +221,14 @@ def show_run(stack: Stack, run: str, *, as_json: bool) -> int:
     return 0
 
 
-def show_events(stack: Stack, run: str, *, follow: bool, as_json: bool, line: Any) -> int:
+def show_events(
+    stack: Stack,
+    run: str,
+    *,
+    follow: bool,
+    as_json: bool,
+    line: Callable[[dict[str, Any], float], str],
+) -> int:
     """Print the events of a run; `line` formats one, given (event, time of the first)."""
     from runtime.run.account.follow import events_of
 

@@ -72,7 +72,7 @@ class RunTable:
         Raises:
             AwsError: AWS refuses.
         """
-        return next(self._table.query(run_key(self._run), prefix, newest_first=True), None)
+        return self._table.newest(run_key(self._run), prefix)
 
     def take_term(self) -> int:
         """Become the run's coordinator: take the term after the present one.

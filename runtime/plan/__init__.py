@@ -1,6 +1,7 @@
 """The plan: what a job will run on, whether it fits, how fast it will be and what it costs."""
 
-from runtime.plan.account import AccountPlan, plan_account_run
+from runtime.plan.account import plan_account_run
+from runtime.plan.account_plan import AccountPlan
 from runtime.plan.chips import Chip, chip_of_row, chips_of, machine_chip
 from runtime.plan.costs import TargetCosts, costs_of_payloads, costs_of_statistics
 from runtime.plan.estimate import Estimate, estimate

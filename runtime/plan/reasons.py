@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from runtime.plan.choice import Limits, Pool, Solution, binding_limits, solve
 from runtime.plan.offer import Offer
@@ -164,15 +164,14 @@ def _round_up(value: float) -> str:
 
 def _given(limits: Limits) -> Iterator[str]:
     """Yield the limits that are set, as the job has them."""
-    shown: dict[str, Callable[[float], str]] = {
-        "max_price": lambda value: f"{value:g}/h",
-        "max_cost": lambda value: f"{value:g} $",
-        "deadline_s": lambda value: f"{value / 3600:g} h",
-        "min_on_demand": lambda value: f"{value:g}",
-        "min_islands": lambda value: f"{value:g}",
+    forms = {
+        "max_price": "{:g}/h",
+        "max_cost": "{:g} $",
+        "deadline_s": "{:g} s",
+        "min_on_demand": "{:g}",
+        "min_islands": "{:g}",
     }
-    names: Iterable[str] = shown
-    for name in names:
+    for name, form in forms.items():
         value = getattr(limits, name)
         if value not in {None, 0}:
-            yield f"{_FIELDS[name]} {shown[name](value)}"
+            yield f"{_FIELDS[name]} {form.format(value)}"

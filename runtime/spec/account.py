@@ -103,6 +103,7 @@ class AccountConfig:
         coordinator_fleet: name of the fleet that coordinates.
         compiler_queue: URL of the compiler's queue; None where jobs are compiled before launch.
         compiler_fleet: name of the compiler's fleet, likewise.
+        compiler_asg: its Auto Scaling group, where the stack says so.
     """
 
     stack: str
@@ -115,6 +116,7 @@ class AccountConfig:
     coordinator_fleet: str
     compiler_queue: str | None
     compiler_fleet: str | None
+    compiler_asg: str | None = None
 
     @classmethod
     def from_json(cls, text: str, *, name: str = "config") -> AccountConfig:
@@ -136,6 +138,7 @@ class AccountConfig:
             coordinator_fleet=fields.text("coordinator_fleet"),
             compiler_queue=fields.optional_text("compiler_queue"),
             compiler_fleet=fields.optional_text("compiler_fleet"),
+            compiler_asg=fields.optional_text("compiler_asg"),
         )
         fields.end()
         return config

@@ -160,13 +160,26 @@ def _is_local(infra: object) -> bool:
     return infra == "local" or infra in (["local"], ("local",))
 
 
-def _restarts_here(causes: tuple[str, ...], infra: object) -> str | None:
-    lacking = [cause for cause in ("interruption", "error") if cause not in causes]
-    if not _is_local(infra) or not lacking:
+def _all_causes(causes: tuple[str, ...], infra: object) -> str | None:
+    needed = (
+        ("interruption", "error") if _is_local(infra) else ("interruption", "no-capacity", "error")
+    )
+    lacking = [cause for cause in needed if cause not in causes]
+    if not lacking:
+        return None
+    where = "on this machine" if _is_local(infra) else "in an account"
+    return (
+        f"{', '.join(lacking)} is not listed; this version goes on after each of "
+        f"{', '.join(needed)} {where}, so list all of them"
+    )
+
+
+def _no_patience(patience: object) -> str | None:
+    if patience is None:
         return None
     return (
-        f"{', '.join(lacking)} is not listed, and a run on this machine restarts islands after "
-        "both; list it, or lower recovery.max_restarts"
+        "is not available in this version; an island waits for capacity as long as the stack's "
+        "capacity_timeout (TrainingJobs) says; remove this field"
     )
 
 
@@ -217,12 +230,8 @@ RULES: Final = (
         ("resources.deadline", "resources.infra"),
         _only_in_aws(_is_given, "asks for as much capacity of AWS as it takes"),
     ),
-    Rule(
-        "recovery.for",
-        ("recovery.for", "resources.infra"),
-        _only_in_aws(_is_given, "asks to wait for capacity of AWS"),
-    ),
-    Rule("recovery.restart_on", ("recovery.restart_on", "resources.infra"), _restarts_here),
+    Rule("recovery.for", ("recovery.for",), _no_patience),
+    Rule("recovery.restart_on", ("recovery.restart_on", "resources.infra"), _all_causes),
     Rule("recovery.restart_on", ("recovery.restart_on",), _distinct),
     Rule("data.format", ("data.kind", "data.format"), _chat_format),
     Rule("model.revision", ("model.revision", "model.source"), _revision),

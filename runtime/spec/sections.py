@@ -319,7 +319,7 @@ class ResourcesSection(Section):
     spot: Literal["auto", "only", "never"] = "auto"
     """spot capacity in AWS: auto takes it where it is cheaper"""
     min_on_demand: Annotated[int, Field(ge=0, le=MAX_MICRO_SHARDS)] = 0
-    """islands in AWS that run on demand whatever spot capacity costs"""
+    """islands in AWS that start on demand, whatever spot capacity costs"""
     min_workers: Annotated[int, Field(ge=1, le=MAX_MICRO_SHARDS)] = 1
     """with fewer live islands the job waits"""
     islands: Annotated[int, Field(ge=1, le=MAX_MICRO_SHARDS)] = Field(
@@ -362,14 +362,14 @@ class RecoverySection(Section):
     )
     """silence after which an island is out, such as 5s"""
     max_restarts: Annotated[int, Field(ge=0, le=10**6)] = 3
-    """replacements of lost islands before the run gives up"""
+    """replacements of lost islands on this machine before the run gives up"""
     restart_on: Annotated[
         tuple[Literal["interruption", "no-capacity", "error"], ...],
         Field(strict=False, min_length=1),
     ] = ("interruption", "no-capacity", "error")
-    """what an island is replaced after; the run ends resumably at anything else"""
+    """what an island is replaced after; this version replaces it after each of them"""
     for_s: OptionalDuration = Field(default=None, alias="for")
-    """how long to go on looking for capacity in AWS, such as 4h; null until it is cancelled"""
+    """how long to go on looking for capacity; not available in this version, so null"""
 
 
 class ServiceSection(Section):

@@ -151,16 +151,37 @@ class Table:
                 raise
         return from_item(answer["Attributes"])
 
-    def query(
-        self, pk: str, begins: str = "", *, after: str | None = None, newest_first: bool = False
-    ) -> Iterator[Item]:
+    def newest(self, pk: str, begins: str) -> Item | None:
+        """Give the item of a partition with the highest sort key that begins so.
+
+        Args:
+            pk: the partition key.
+            begins: how the sort key begins.
+
+        Returns:
+            The item; None where there is none. Nothing else is read, and paid for.
+
+        Raises:
+            AwsError: the table cannot be read.
+        """
+        with aws_errors(f"read {pk} of table '{self.name}'"):
+            answer = self._client.query(
+                TableName=self.name,
+                KeyConditionExpression="pk = :pk AND begins_with(sk, :begins)",
+                ExpressionAttributeValues=to_item({":pk": pk, ":begins": begins}),
+                ConsistentRead=True,
+                ScanIndexForward=False,
+                Limit=1,
+            )
+        return from_item(answer["Items"][0]) if answer["Items"] else None
+
+    def query(self, pk: str, begins: str = "", *, after: str | None = None) -> Iterator[Item]:
         """Give the items of a partition in the order of their sort keys, page by page.
 
         Args:
             pk: the partition key.
             begins: how their sort keys begin.
             after: only items whose sort key comes after this one, which begins likewise.
-            newest_first: the other way round; stop reading when you have enough.
 
         Raises:
             AwsError: the table cannot be read.
@@ -179,7 +200,6 @@ class Table:
             "KeyConditionExpression": condition,
             "ExpressionAttributeValues": to_item(values),
             "ConsistentRead": True,
-            "ScanIndexForward": not newest_first,
         }
         while True:
             with aws_errors(f"read {pk} of table '{self.name}'"):

@@ -69,7 +69,7 @@ resources:
   accelerators: [cpu:1]           # NAME:COUNT of an island, such as [H100:8, trn2:1, 24GB..:1]
   infra: local                    # this machine; or AWS: aws/us-east-1, aws/us-*, a list of them
   # spot: auto                    # in AWS: auto takes spot where it is cheaper; or only, never
-  # min_on_demand: 0              # in AWS: islands that are on demand whatever spot costs
+  # min_on_demand: 0              # in AWS: islands that start on demand, whatever spot costs
   # deadline: 8h                  # in AWS: from the launch to the end
   islands: 2                      # islands that the job starts with
   min_workers: 1                  # with fewer the job waits
@@ -80,9 +80,8 @@ resources:
 
 recovery:
   heartbeat_timeout: 5s           # silence after which an island is out
-  max_restarts: 3
+  max_restarts: 3                 # on this machine
   restart_on: [interruption, no-capacity, error]
-  # for: 4h                       # in AWS: how long to go on looking for capacity
 
 service:
   model_name: null                # name in the API; null takes the job's

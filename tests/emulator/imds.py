@@ -154,6 +154,9 @@ class _Server(ThreadingHTTPServer):
         self.metadata = metadata
         self.tokens: dict[str, float] = {}
 
+    def handle_error(self, *_where: object) -> None:
+        """A client that went away before its answer, mostly by SIGKILL, is no error here."""
+
 
 class FakeImds:
     """A metadata service on a free loopback port, for as long as it is entered."""

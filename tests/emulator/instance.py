@@ -5,7 +5,6 @@ digest checked as the user data does. It gets its credentials from the metadata 
 its scratch folder is thrown away with it, so nothing survives a kill on a disk.
 """
 
-import contextlib
 import hashlib
 import json
 import os
@@ -27,9 +26,9 @@ _SYSTEMCTL = """#!/bin/sh
 # The one thing that a drain asks of systemd: SIGTERM to the service, and wait for its end.
 [ "$1" = stop ] && [ "$2" = luma-node.service ] || { echo "systemctl $*: not played" >&2; exit 1; }
 : > "$LUMA_PLAYED/stopped"
-pid=$(cat "$LUMA_PLAYED/pid") || exit 0
+pid=$(cat "$LUMA_PLAYED/pid" 2>/dev/null) || exit 0
 kill -TERM "$pid" 2>/dev/null
-while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
+while [ -e "$LUMA_PLAYED/pid" ]; do sleep 0.1; done
 """
 
 
@@ -152,9 +151,16 @@ class PlayedInstance:
             if self._ended or self._process is None:
                 return
             code = self._process.poll()
+            if code is None:
+                return
+            self._forget_pid()
             stopped = (self._folder / "stopped").exists()
-            if code not in (None, 0) and not stopped and time.monotonic() - self._started > 5:
+            if code != 0 and not stopped and time.monotonic() - self._started > 5:
                 self._start()
+
+    def _forget_pid(self) -> None:
+        """The number of a process that has ended may soon be another's."""
+        (self._folder / "pid").unlink(missing_ok=True)
 
     def run_command(self, command: dict[str, Any]) -> None:
         """Run an SSM command's script here, in the background, and report its end."""
@@ -192,9 +198,10 @@ class PlayedInstance:
             if self._ended:
                 return
             self._ended = True
-            with contextlib.suppress(ProcessLookupError):
+            if self._process.poll() is None:
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+                self._process.wait()
+            self._forget_pid()
         self._imds.stop()
         shutil.rmtree(self._folder / "scratch", ignore_errors=True)
         shutil.rmtree(self._folder / "home", ignore_errors=True)

@@ -64,6 +64,7 @@ def _bridged(application: DomainDispatcherApplication, region: str) -> object:
         error_names,
         executions,
         resources,
+        sdk_case,
         stacks,
         state_events,
     )
@@ -73,6 +74,7 @@ def _bridged(application: DomainDispatcherApplication, region: str) -> object:
         bridge,
         executions,
         error_names,
+        sdk_case,
         capacity,
         commands,
         state_events,

@@ -20,7 +20,6 @@ from tests.emulator.faults import Fault
 ACCOUNT = "123456789012"
 REGION = "us-east-1"
 ROOT = Path(__file__).resolve().parents[2]
-_START_S = 120
 
 
 class EmulatedServer:

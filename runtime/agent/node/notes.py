@@ -79,5 +79,5 @@ class NoteWriter:
         raise ConditionFailed
 
     def _last(self) -> int:
-        newest = next(self._table.query(run_key(self._run), _NOTE, newest_first=True), None)
+        newest = self._table.newest(run_key(self._run), _NOTE)
         return -1 if newest is None else int(newest["sk"].removeprefix(_NOTE))

@@ -83,7 +83,11 @@ def find_place(imds: Imds, scratch: Path) -> Place:
     }
     if fleet == config.compiler_fleet and config.compiler_queue is not None:
         return Place(
-            **shared, queue=config.compiler_queue, target=None, asg=None, usd_per_hour=None
+            **shared,
+            queue=config.compiler_queue,
+            target=None,
+            asg=config.compiler_asg,
+            usd_per_hour=None,
         )
     known = Fleet.from_json(_read(fleet_parameter(stack, fleet), region), name=f"fleet '{fleet}'")
     return Place(

@@ -118,7 +118,7 @@ def last_commit(place: Place, run: str) -> int:
     Raises:
         AwsError: the table cannot be read.
     """
-    newest = next(place.table.query(run_key(run), "COMMIT#", newest_first=True), None)
+    newest = place.table.newest(run_key(run), "COMMIT#")
     return -1 if newest is None else int(newest["step"])
 
 
@@ -128,7 +128,7 @@ def may_pass(error: LumaError) -> bool:
     A node's credentials are its role's, from the metadata service, which may be slow or renew them in
     this moment: they are never a fault of the job.
     """
-    return isinstance(error, AwsError) and (error.transient or error.reason == "credentials")
+    return isinstance(error, AwsError) and error.elsewhere
 
 
 def failure_of(error: LumaError, otherwise: str, retryable: str) -> Failure:

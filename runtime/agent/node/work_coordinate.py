@@ -10,9 +10,7 @@ that the next one goes on from there, while an orderly stop would send the islan
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -20,6 +18,7 @@ from runtime.agent.node.child import Command
 from runtime.agent.node.cost import Meter, budget_reason, usd_per_hour
 from runtime.agent.node.metrics import EVERY_S, RunFigures, send_figures
 from runtime.agent.node.notes import NoteWriter
+from runtime.agent.node.tail import EventTail
 from runtime.agent.node.tasks import Failure, Success
 from runtime.agent.node.work import Given, failure_of, last_commit, read_run
 from runtime.coordinator.client import request_stop
@@ -61,8 +60,7 @@ class CoordinateWork:
         self._folder = given.folder
         self._notes = NoteWriter(self._place.table, self._run)
         self._figures = RunFigures(time.time())
-        self._offset = 0
-        self._rest = b""
+        self._tail = EventTail(given.folder)
         self._pending: list[dict[str, Any]] = []
         self._ending: dict[str, Any] | None = None
         self._step = 0
@@ -161,7 +159,7 @@ class CoordinateWork:
 
     def _note_events(self) -> None:
         """Turn the coordinator's new events into notes; those that fail to go are kept."""
-        for event in self._new_events():
+        for event in self._tail.poll():
             self._take(event)
             self._pending.append(event)
         if self._pending:
@@ -187,23 +185,6 @@ class CoordinateWork:
                     "pid": 0,
                 }
             )
-
-    def _new_events(self) -> Iterable[dict[str, Any]]:
-        try:
-            with (self._folder / "events.jsonl").open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return
-        self._offset += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue  # cut short by a crash, as `runtime.coordinator.events` says
-            if isinstance(event, dict) and {"time", "kind"} <= event.keys():
-                yield event
 
     def _rate(self) -> float:
         """Give what the run costs an hour."""

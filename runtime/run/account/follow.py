@@ -63,7 +63,7 @@ class NoteFollower:
         self._stack, self._run = stack, run
         self._next = 0
         if from_end:
-            newest = next(stack.table.query(run_key(run), _NOTE, newest_first=True), None)
+            newest = stack.table.newest(run_key(run), _NOTE)
             self._next = 0 if newest is None else int(newest["sk"].removeprefix(_NOTE)) + 1
 
     def poll(self) -> list[dict[str, Any]]:
@@ -149,6 +149,7 @@ def events_of(stack: Stack, run: str, *, follow: bool, poll_s: float = _POLL_S) 
         RunError: there is no such run.
         AwsError: AWS refuses.
     """
+    read_item(stack, run)
     notes = NoteFollower(stack, run)
     while True:
         more = follow and read_item(stack, run)["state"] not in _ENDED

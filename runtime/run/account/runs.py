@@ -74,8 +74,8 @@ def run_status(stack: Stack, run: str) -> dict[str, Any]:
         AwsError: the table cannot be read.
     """
     item = read_item(stack, run)
-    commit = next(stack.table.query(run_key(run), "COMMIT#", newest_first=True), None)
-    checkpoint = next(stack.table.query(run_key(run), "CHECKPOINT#", newest_first=True), None)
+    commit = stack.table.newest(run_key(run), "COMMIT#")
+    checkpoint = stack.table.newest(run_key(run), "CHECKPOINT#")
     slots = stack.table.query(run_key(run), "SLOT#")
     return {
         "run": run,

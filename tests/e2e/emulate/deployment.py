@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from tests.emulator.account import EmulatedAccount
+from tests.emulator.account import EmulatedAccount, plain
 from tests.emulator.instance import PlayedInstance
 from tests.emulator.waiting import until
 
@@ -97,27 +97,53 @@ class Deployment:
         )
         return answer["executionArn"]
 
-    def failovers_of(self, event: str) -> list[str]:
-        """The executions of the failover machine that an event has started."""
+    def _failovers(self, matches: Callable[[dict[str, Any]], bool]) -> list[str]:
+        """The executions of the failover machine whose event matches."""
         machine = self.config["failover_machine"]
         pages = self._machines.get_paginator("list_executions").paginate(stateMachineArn=machine)
         found = []
         for execution in (e for page in pages for e in page["executions"]):
             arn = execution["executionArn"]
             text = self._machines.describe_execution(executionArn=arn)["input"]
-            if json.loads(text).get("id") == event:
+            if matches(json.loads(text)):
                 found.append(arn)
         return found
 
-    def wait_for_failovers(self, event: str, count: int = 1) -> list[dict[str, Any]]:
-        """Wait until so many failovers of an event have begun and ended."""
-
+    def _wait_for(
+        self, matches: Callable[[dict[str, Any]], bool], count: int, what: str
+    ) -> list[dict[str, Any]]:
         def begun() -> list[str] | None:
-            found = self.failovers_of(event)
+            found = self._failovers(matches)
             return found if len(found) >= count else None
 
-        arns = until(begun, f"{count} failovers of {event}", also=self.alive)
+        arns = until(begun, f"{count} failovers of {what}", seconds=300, also=self.alive)
         return [self.wait_for_execution(arn) for arn in arns]
+
+    def wait_for_failovers(self, event: str, count: int = 1) -> list[dict[str, Any]]:
+        """Wait until so many failovers of an event have begun and ended."""
+        return self._wait_for(lambda sent: sent.get("id") == event, count, event)
+
+    def wait_for_failovers_of_instance(self, instance: str, count: int) -> list[dict[str, Any]]:
+        """Wait until so many failovers of an instance have begun and ended."""
+
+        def matches(sent: dict[str, Any]) -> bool:
+            return sent.get("detail", {}).get("instance-id") == instance
+
+        return self._wait_for(matches, count, instance)
+
+    def paths_of_instance(self, instance: str) -> list[str]:
+        """How each recorded event of an instance ended."""
+        pages = (
+            self.account.server.client("dynamodb")
+            .get_paginator("scan")
+            .paginate(TableName=self.config["table"], ConsistentRead=True)
+        )
+        items = [plain(item) for page in pages for item in page["Items"]]
+        return sorted(
+            item.get("path", "")
+            for item in items
+            if item["sk"] == "EVENT" and item.get("instance") == instance
+        )
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Desired capacity and number of instances of each group of the stack."""

@@ -17,6 +17,7 @@ class Failover:
         fleet: where the island was.
         to_fleet: where it went.
         event: id of the event.
+        instance: whose end it was.
     """
 
     cause: str
@@ -25,6 +26,7 @@ class Failover:
     fleet: str
     to_fleet: str
     event: str
+    instance: str
 
 
 @dataclass

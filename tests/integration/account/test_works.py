@@ -11,6 +11,9 @@ from runtime.spec.account import RUN_ITEM, checkpoint_item, commit_item, run_key
 from runtime.spec.errors import RunError
 from tests.integration.account.support import LONG, STEPS, wait_until
 
+# Several real processes; the first test of a session also prepares the job.
+pytestmark = pytest.mark.timeout(900)
+
 
 def test_a_killed_and_a_reclaimed_node_change_no_bit(account, template):
     run = account.put(template.folder)
@@ -47,6 +50,7 @@ def test_a_killed_and_a_reclaimed_node_change_no_bit(account, template):
     assert {"spot", "lost"} <= set(told)
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_is_killed_is_replaced_and_nobody_stops(account, template):
     run = account.put(template.folder)
     killed = account.node("coordinator")

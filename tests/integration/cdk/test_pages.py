@@ -11,7 +11,8 @@ from typing import get_args
 import pytest
 
 import luma_constructs
-from luma_constructs._context import DEFAULT_FLEETS, KEYS, AppContext
+from luma_constructs._context import DEFAULT_FLEETS, AppContext
+from luma_constructs._context_keys import KEYS
 from runtime.agent.node import metrics
 from runtime.spec import account
 from tests.e2e.synth import constructs_page

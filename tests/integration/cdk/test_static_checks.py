@@ -11,6 +11,7 @@ from tests.e2e.synth.__main__ import ROLES_PAGE
 from tests.e2e.synth.checks import CHECKS, asl_check
 from tests.e2e.synth.stack import default_stack
 from tests.support.cdk import ROOT, Assembly, synthesized
+from tests.unit.constructs.stack import stacks
 
 pytestmark = pytest.mark.timeout(600)  # a busy machine synthesizes slowly
 
@@ -23,6 +24,15 @@ def stack() -> Assembly:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_the_stack_passes(stack, check):
     assert [str(finding) for finding in check.run(stack)] == []
+
+
+@pytest.mark.parametrize("build", [stacks.public, stacks.own_everything, stacks.in_china])
+@pytest.mark.parametrize("name", ["cdk-nag", "reasons", "permissions", "cfn-lint"])
+def test_other_shapes_pass_too(build, name):
+    """Another network, brought resources, another partition: other policies, other logical ids."""
+    (check,) = (check for check in CHECKS if check.name == name)
+    shape = synthesized(build, nag=True)
+    assert [str(finding) for finding in check.run(shape)] == []
 
 
 def test_the_stack_is_not_empty(stack):

@@ -8,6 +8,9 @@ import pytest
 from tests.emulator import events
 from tests.emulator.waiting import until
 
+# Several processes start here: pytest's own limit is too short for a busy machine.
+pytestmark = pytest.mark.timeout(900)
+
 INSTANCE = "i-0123456789abcdef0"
 
 

@@ -9,6 +9,9 @@ from botocore.exceptions import ClientError
 from tests.emulator.faults import Fault
 from tests.emulator.waiting import until
 
+# Several processes start here: pytest's own limit is too short for a busy machine.
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture
 def ssm(server):

@@ -6,6 +6,9 @@ import uuid
 import pytest
 from botocore.exceptions import ClientError
 
+# Several processes start here: pytest's own limit is too short for a busy machine.
+pytestmark = pytest.mark.timeout(900)
+
 WRITERS = 8
 ROUNDS = 10
 

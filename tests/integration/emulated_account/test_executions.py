@@ -7,6 +7,9 @@ from botocore.exceptions import ClientError
 
 from tests.emulator.waiting import until
 
+# Several processes start here: pytest's own limit is too short for a busy machine.
+pytestmark = pytest.mark.timeout(900)
+
 WAIT_FOR_TOKEN = "arn:aws:states:::sqs:sendMessage.waitForTaskToken"
 
 

@@ -8,6 +8,9 @@ from botocore.exceptions import ClientError
 
 from tests.emulator.waiting import until
 
+# Several processes start here: pytest's own limit is too short for a busy machine.
+pytestmark = pytest.mark.timeout(900)
+
 ROLE = "arn:aws:iam::123456789012:role/anything"
 PASS = json.dumps({"StartAt": "P", "States": {"P": {"Type": "Pass", "End": True}}})
 STACK = {

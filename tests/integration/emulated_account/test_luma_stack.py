@@ -15,6 +15,9 @@ from tests.emulator.node import ROOT, ToolMissingError
 from tests.emulator.node import cdk as cdk_command
 from tests.emulator.waiting import until
 
+# Several processes start here: pytest's own limit is too short for a busy machine.
+pytestmark = pytest.mark.timeout(900)
+
 FLEET = "floor"
 
 
@@ -95,6 +98,7 @@ def test_an_interruption_replaces_the_instance_and_a_duplicate_changes_nothing(
         return [i for i in account.players.alive(FLEET) if i.id != node.id]
 
     until(replaced, "a replacement", seconds=300)
+    deployment.wait_for_failovers_of_instance(node.id, 2)  # its end is an event too
     before = deployment.state("nothing"), account.item(f"EVENT#{event}", "EVENT")
     events.interruption(account.server, node.id, event)
     executions = deployment.wait_for_failovers(event, 2)

@@ -12,6 +12,9 @@ from tests.emulator.node import ROOT, ToolMissingError
 from tests.emulator.node import cdk as cdk_command
 from tests.emulator.server import EmulatedServer
 
+# Several processes start here: pytest's own limit is too short for a busy machine.
+pytestmark = pytest.mark.timeout(900)
+
 APP = ROOT / "tests" / "emulator" / "small_app"
 
 

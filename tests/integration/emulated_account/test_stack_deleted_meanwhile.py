@@ -12,6 +12,9 @@ from tests.emulator.node import cdk as cdk_command
 from tests.emulator.server import REGION
 from tests.emulator.waiting import until
 
+# Several processes start here: pytest's own limit is too short for a busy machine.
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)

@@ -10,6 +10,9 @@ from moto.stepfunctions.parser.asl.eval.callback.callback import (
 
 from tests.emulator import executions
 
+# Several processes start here: pytest's own limit is too short for a busy machine.
+pytestmark = pytest.mark.timeout(900)
+
 
 class Clock:
     """Time that passes only while somebody waits."""

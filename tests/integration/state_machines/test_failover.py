@@ -72,7 +72,7 @@ def at_work(world, run="one", fleet="l4", **values):
 
 def left(world, instance):
     """The node says that it has left."""
-    world.set(f"NODE#{instance}", "NODE", state="left")
+    world.change(f"NODE#{instance}", "NODE", state="left")
 
 
 def over(world, arn, path, event="e1"):
@@ -152,7 +152,7 @@ def test_a_node_that_cannot_be_asked_is_replaced_all_the_same(world, trouble, no
 
 def test_the_run_is_waited_for_until_another_node_has_the_slot(world):
     instance = at_work(world)
-    world.set("RUN#one", "SLOT#00", node="i-another")
+    world.change("RUN#one", "SLOT#00", node="i-another")
     item = over(world, world.start("Failover", spot_warning(instance)), "replaced")
     assert "commit" not in notes(item)
 
@@ -238,7 +238,7 @@ def test_a_lost_host_is_replaced_and_never_moved(world, capacity):
 def test_a_place_that_moved_to_a_node_outside_ec2_needs_no_group(world):
     instance = at_work(world)
     left(world, instance)
-    world.set("RUN#one", "SLOT#00", fleet="lab", queue=world.out["Queuelab"], asg="")
+    world.change("RUN#one", "SLOT#00", fleet="lab", queue=world.out["Queuelab"], asg="")
     over(world, world.start("Failover", spot_warning(instance)), "moved")
 
 
@@ -300,8 +300,8 @@ def test_a_request_of_another_region_resumes_a_run_that_is_here_once(world):
     assert world.end(again)["status"] == "SUCCEEDED"
     assert world.path(again)[-1] == "Answered before"
     # Half a failover that had started the job already: the job is not started again.
-    world.set("RUN#one", "RUN", state="terminated")
-    world.set("EVENT#r1", "EVENT", status="started")
+    world.change("RUN#one", "RUN", state="terminated")
+    world.change("EVENT#r1", "EVENT", status="started")
     over(world, world.start("Failover", request("one")), "resumed", "r1")
     assert world.executions("Jobs") == [job]
 

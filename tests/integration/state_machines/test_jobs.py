@@ -243,7 +243,7 @@ def test_a_cancelled_run_is_not_given_to_the_next_host(world, kind, fleet):
     arn = world.start("Jobs", {"run": "one"})
     work = world.take(fleet, kind)
     island = None if kind == "compile" else world.take("l4")
-    world.set("RUN#one", "RUN", cancel=True)
+    world.change("RUN#one", "RUN", cancel=True)
     world.fail(work, "Luma.Interrupted")
     if island:
         world.reached(arn, "Hand on its answer")

@@ -106,7 +106,7 @@ class World:
         )
         return plain(answer.get("Item", {}))
 
-    def set(self, pk: str, sk: str, **values: Any) -> None:
+    def change(self, pk: str, sk: str, **values: Any) -> None:
         """Change attributes of an item."""
         names = {f"#{name}": name for name in values}
         self._table.update_item(
@@ -174,6 +174,14 @@ class World:
         )
         return [one["InstanceId"] for one in found["AutoScalingGroups"][0]["Instances"]]
 
+    def detach(self, fleet: str, instance: str) -> None:
+        """Take an instance out of its group by hand; another one starts."""
+        self._groups.detach_instances(
+            AutoScalingGroupName=self.group_name(fleet),
+            InstanceIds=[instance],
+            ShouldDecrementDesiredCapacity=False,
+        )
+
     def instance_state(self, instance: str) -> str:
         """What EC2 says of an instance."""
         found = self._ec2.describe_instances(InstanceIds=[instance])
@@ -183,6 +191,10 @@ class World:
         """Let EC2 have no capacity for some fleets."""
         for fleet in fleets:
             self.server.capacity(self.group_name(fleet), 0)
+
+    def held(self, service: str, operation: str) -> None:
+        """Wait until a machine's call of an operation is held."""
+        until(lambda: [service, operation] in self.server.held(), f"a held {operation}")
 
     def fault(self, service: str, operation: str, code: str, **options: Any) -> None:
         """Order an error for the machines' calls."""
@@ -203,9 +215,7 @@ class World:
         def messages() -> list[dict[str, Any]]:
             found = sqs.receive_message(QueueUrl=self._elsewhere, MaxNumberOfMessages=10)
             for message in found.get("Messages", ()):
-                sqs.delete_message(
-                    QueueUrl=self._elsewhere, ReceiptHandle=message["ReceiptHandle"]
-                )
+                sqs.delete_message(QueueUrl=self._elsewhere, ReceiptHandle=message["ReceiptHandle"])
             return [json.loads(message["Body"]) for message in found.get("Messages", ())]
 
         return until(messages, f"a request in {OTHER_REGION}")
@@ -252,6 +262,18 @@ class World:
             for e in history
             if "stateEnteredEventDetails" in e
         ]
+
+    def open_states(self) -> set[str]:
+        """The states that running executions have entered and not left."""
+        found: set[str] = set()
+        for execution in self._running():
+            history = self._states.get_execution_history(executionArn=execution["executionArn"])
+            for event in history["events"]:
+                if "stateEnteredEventDetails" in event:
+                    found.add(event["stateEnteredEventDetails"]["name"])
+                elif "stateExitedEventDetails" in event:
+                    found.discard(event["stateExitedEventDetails"]["name"])
+        return found
 
     def reached(self, arn: str, state: str) -> None:
         """Wait until an execution has entered a state."""
@@ -332,7 +354,7 @@ class World:
 
     def move(self, run: str, place: str, old: str, new: str) -> None:
         """Move a place and its claim as a failover does."""
-        self.set(
+        self.change(
             f"RUN#{run}",
             place,
             fleet=new,
@@ -342,7 +364,7 @@ class World:
         for fleet, by in ((old, -1), (new, 1)):
             for key, field in ((f"RUN#{run}", "count"), ("FLEET", "desired")):
                 known = self.item(f"FLEET#{fleet}", key).get(field, 0)
-                self.set(f"FLEET#{fleet}", key, **{field: known + by})
+                self.change(f"FLEET#{fleet}", key, **{field: known + by})
             self.resize(fleet, self.item(f"FLEET#{fleet}", "FLEET")["desired"])
 
 
@@ -380,3 +402,43 @@ class Keeper:
         while not self._over.wait(0.2):
             if not self._world.counts(self._work["token"]):
                 self._work = self._world.next_work(self._fleet) or self._work
+
+
+class Contender:
+    """Other runs: whenever a machine is about to set a size, the claims have changed once more.
+
+    Each state that sets a size is met once; after that its calls pass.
+
+    Args:
+        world: where.
+        fleets: whose sums of claims grow by one.
+    """
+
+    def __init__(self, world: World, *fleets: str):
+        self._world, self._fleets = world, fleets
+        self._met = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._contend, daemon=True)
+        self.states: set[str] = set()
+
+    def __enter__(self) -> Self:
+        self._world.server.hold("autoscaling", "SetDesiredCapacity")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._world.server.release("autoscaling", "SetDesiredCapacity", everything=True)
+
+    def _contend(self) -> None:
+        while not self._over.wait(0.05):
+            if not self._world.server.held():
+                continue
+            setting = {name for name in self._world.open_states() if name.startswith("Set the ")}
+            if setting - self.states:
+                for fleet in self._fleets:
+                    key = (f"FLEET#{fleet}", "FLEET")
+                    self._world.change(*key, desired=self._world.item(*key).get("desired", 0) + 1)
+            self.states |= setting
+            self._world.server.release("autoscaling", "SetDesiredCapacity")

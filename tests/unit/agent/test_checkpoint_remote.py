@@ -256,7 +256,7 @@ def test_a_writer_that_dies_anywhere_leaves_the_one_before(
 ) -> None:
     """After each number of requests; then a new writer finishes, and its bytes are right."""
     older = _write(tmp_path / "here", 4)
-    newer = _write(tmp_path / "here", 8, size=1_400_000)
+    newer = _write(tmp_path / "here", 8, size=700_000)
     account.remote.push(newer.path)
     total = len(account.requests)
     assert total >= 8

@@ -15,7 +15,7 @@ from runtime.run.folder import RUN_FORMAT
 
 COMMANDS = (
     "launch", "compile", "verify", "inspect", "status", "logs", "events", "cancel", "serve",
-    "init", "check",
+    "init", "check", "offers", "cost",
 )  # fmt: skip
 
 TEN_MISTAKES = """\

@@ -80,6 +80,19 @@ def test_spot_comes_before_on_demand_where_only_the_bound_is_known(plan) -> None
     assert any("spot prices are not known" in note for note in found.notes)
 
 
+def test_fleets_of_the_same_target_come_before_cheaper_ones_of_another(plan) -> None:
+    found = plan(
+        HOST, fleet("l", "l.large", target="cuda-sm89"), fleet("a", "a.large"),
+        fleet("b", "b.large"),
+    )  # fmt: skip
+    assert found.slot_fleets == ("a",)
+    assert found.fleets == ("a", "b", "l")
+    first = plan(
+        HOST, fleet("l", "l.large", target="cuda-sm89"), fleet("a", "a.large"), compiled=False
+    )
+    assert first.fleets == ("a", "l")  # the job's order, for no speed is known
+
+
 def test_neither_the_coordinators_nor_the_compilers_host_runs_islands(plan) -> None:
     compiler = fleet("compiler", "a.large", target="compiler")
     assert plan(HOST, compiler, fleet("od", "a.large")).fleets == ("od",)
@@ -132,7 +145,7 @@ def test_a_fleet_that_would_pass_the_price_is_no_fall_back(plan) -> None:
     )  # fmt: skip
     assert found.fleets == ("cheap",)
     assert rows_of(found)["dear"].reason == (
-        "all 2 islands there would cost 4.1 $/h, above resources.max_price 3/h"
+        "with all islands there (2) the run would cost 4.1 $/h, above resources.max_price 3/h"
     )
     assert found.usd_per_hour <= 3
 

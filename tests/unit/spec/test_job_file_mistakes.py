@@ -146,10 +146,10 @@ def test_a_file_with_many_mistakes_reports_each_with_line_and_field(problems):
         ),
         ("resources: {deadline: 8h}", "asks for as much capacity of AWS as it takes"),
         ("resources: {infra: aws/*, deadline: 8}", "8 has no unit; expected a duration"),
-        ("recovery: {for: 4h}", "asks to wait for capacity of AWS"),
+        ("recovery: {for: 4h}", "is not available in this version; an island waits for capacity"),
         (
             "recovery: {restart_on: [error]}",
-            "interruption is not listed, and a run on this machine",
+            "interruption is not listed; this version goes on",
         ),
         ("recovery: {restart_on: []}", "is empty"),
         (

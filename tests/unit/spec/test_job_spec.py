@@ -91,15 +91,18 @@ def test_a_job_for_an_account_names_places_limits_and_patience(write):
     text = MINIMAL + (
         "resources: {accelerators: ['H100:8', 24GB.., c7i.large], infra: [aws/us-*, aws/eu-west-1],"
         " spot: only, deadline: 8h, min_workers: 1, max_workers: 8, max_price: 12/h}\n"
-        "recovery: {for: 4h, restart_on: [no-capacity]}\n"
+        "recovery: {for: null, restart_on: [no-capacity, error, interruption]}\n"
     )
     spec = JobSpec.from_yaml(write(text))
     assert spec.resources.places == ("aws/us-*", "aws/eu-west-1")
     assert not spec.resources.is_local
     assert spec.resources.accelerators == ("H100:8", "24GB..:1", "c7i.large:1")
     assert spec.resources.deadline_s == 8 * 3600
-    assert spec.recovery.for_s == 4 * 3600
-    assert spec.recovery.restart_on == ("no-capacity",)
+    assert spec.recovery.restart_on == ("no-capacity", "error", "interruption")
+    lacking = {"recovery.restart_on": ["interruption", "error"]}
+    with pytest.raises(JobFileError, match="no-capacity is not listed; this version goes on"):
+        spec.with_overrides(lacking)
+    assert spec.with_overrides({**lacking, "resources": {}}).recovery.restart_on
     assert spec.digest() == JobSpec.from_yaml(write(MINIMAL)).digest()
     assert JobSpec.from_yaml(write(spec.to_yaml())) == spec
 

@@ -107,7 +107,8 @@ def test_a_query_gives_what_begins_so_in_order_and_after(table):
     assert keys() == ["A#1", "A#2", "A#3", "B#1"]
     assert keys("A#", after="A#1") == ["A#2", "A#3"]
     assert keys("A#", after="A#3") == []
-    assert keys("A#", newest_first=True)[0] == "A#3"
+    assert table.newest("p", "A#")["sk"] == "A#3"
+    assert table.newest("p", "C#") is None
     assert {item["pk"] for item in table.scan("A#9")} == {"q"}
 
 

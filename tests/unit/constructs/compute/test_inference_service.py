@@ -9,6 +9,7 @@ import pytest
 from aws_cdk import aws_autoscaling as autoscaling
 from aws_cdk import aws_certificatemanager as acm
 from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_s3 as s3
 from aws_cdk.assertions import Match, Template
 
 from luma_constructs import InferenceFront, InferenceService, PropError, Purchase, RunStore
@@ -183,6 +184,24 @@ def test_an_existing_group_is_put_behind_a_front_of_its_own(scope):
     template.has_resource_properties(
         "AWS::EC2::SecurityGroupIngress", {"FromPort": 9000, "ToPort": 9000, "IpProtocol": "tcp"}
     )
+
+
+def test_access_logs_need_a_region(scope):
+    stack, shared = scope
+    with pytest.raises(PropError, match=r"access_logs_bucket: .*pass env=cdk.Environment"):
+        InferenceFront(
+            stack, "Front", vpc=shared["vpc"], access_logs_bucket=s3.Bucket(stack, "Logs")
+        )
+    env = cdk.Environment(account="111122223333", region="eu-west-1")
+    stack = cdk.Stack(cdk.App(), "Luma", env=env)
+    vpc = ec2.Vpc.from_vpc_attributes(
+        stack, "Vpc", vpc_id="vpc-1", availability_zones=["a", "b"],
+        private_subnet_ids=["subnet-1", "subnet-2"],
+    )  # fmt: skip
+    InferenceFront(stack, "Front", vpc=vpc, access_logs_bucket=s3.Bucket(stack, "Logs"))
+    (balancer,) = Template.from_stack(stack).find_resources(f"{ELB}LoadBalancer").values()
+    attributes = {a["Key"]: a["Value"] for a in balancer["Properties"]["LoadBalancerAttributes"]}
+    assert attributes["access_logs.s3.enabled"] == "true"
 
 
 @pytest.mark.parametrize("port", [0, 65536])

@@ -22,6 +22,8 @@ import pytest
 from luma_constructs._bundle import _requirements
 from tests.support.cdk import ROOT
 
+pytestmark = pytest.mark.timeout(300)  # environments are made here
+
 DATA = ROOT / "luma_constructs/data"
 RECORDER = """#!/bin/bash
 echo "$(basename "$0") $*" >>"$RECORD"
@@ -115,7 +117,7 @@ def tiny_wheel(folder: Path, version: str) -> None:
 def run(script, words, environment):
     return subprocess.run(
         ["bash", str(Path(environment["LUMA_ROOT"], "opt/luma/src/node", script)), *words],
-        env=environment, capture_output=True, text=True, timeout=100, check=False,
+        env=environment, capture_output=True, text=True, timeout=250, check=False,
     )  # fmt: skip
 
 

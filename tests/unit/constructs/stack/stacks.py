@@ -8,6 +8,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 
+from luma_constructs.acknowledgements import acknowledge
 from luma_constructs.deployment_props import FleetProps, LumaRoles
 from luma_constructs.fleet_purchase import Purchase
 from luma_constructs.luma_deployment import LumaDeployment
@@ -43,6 +44,7 @@ def public(app: cdk.App) -> cdk.Stack:
     """The network that costs nothing idle, in three zones."""
     stack = StackWithoutLookups(app, "Luma")
     LumaDeployment(stack, "Default", fleets=FLEETS, network="public", zones=3)
+    acknowledge(stack)
     return stack
 
 
@@ -71,6 +73,7 @@ def own_everything(app: cdk.App) -> cdk.Stack:
             compiler=iam.Role.from_role_name(stack, "CompilerRole", "our-compiler"),
         ),
     )
+    acknowledge(stack)
     return stack
 
 

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luma_constructs._context import DEFAULT_FLEETS, FLEET_FIELDS, KEYS, AppContext, ContextError
+from luma_constructs._context import DEFAULT_FLEETS, AppContext, ContextError
+from luma_constructs._context_keys import KEYS
+from luma_constructs._context_values import FLEET_FIELDS
 from luma_constructs.deployment_props import FleetProps
 from luma_constructs.fleet_purchase import Purchase
 from tests.support.cdk import flags
@@ -109,6 +111,8 @@ def test_subnets_by_zone():
         ("fleets", [{"name": "a"}], "a fleet needs a name and a target"),
         ("fleets", [{"name": "a", "target": "cpu", "maximum": 1}], "a fleet has no 'maximum'"),
         ("fleets", [{"name": "a", "target": "cpu", "instance_types": "x"}], "is no list of names"),
+        ("fleets", [{"name": [], "target": "cpu"}] * 2, "a fleet needs a name and a target"),
+        ("fleets", "[" * 100_000, "too deep"),
         ("fleets", [7], "7 is no fleet"),
         ("fleets", True, "True"),
         ("level", "L3", "expected none, L1 or L2"),

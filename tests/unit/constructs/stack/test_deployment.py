@@ -81,6 +81,9 @@ class TestWhatReadersFind:
         assert config.compiler_queue is not None
         queue = config.compiler_queue.strip("<>")
         assert plain.logical_ids()[queue] == "Luma/Default/Compiler/Queue/Resource"
+        assert config.compiler_asg is not None
+        group = config.compiler_asg.strip("<>")
+        assert plain.logical_ids()[group] == "Luma/Default/Compiler/Group/ASG"
 
     def test_a_deployment_without_a_compiler_says_so(self, tmp_path):
         def build(app: cdk.App) -> cdk.Stack:
@@ -90,7 +93,7 @@ class TestWhatReadersFind:
 
         without = assembled(build, tmp_path / "out")
         config = AccountConfig.from_json(parameters(without)["/luma/Luma/config"])
-        assert config.compiler_queue is config.compiler_fleet is None
+        assert config.compiler_queue is config.compiler_fleet is config.compiler_asg is None
         assert not [path for path in without.logical_ids().values() if "Compiler" in path]
 
 
