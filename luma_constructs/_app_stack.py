@@ -54,7 +54,7 @@ class AppStack(StackWithoutLookups):
             other_regions={region: self._bus(region) for region in context.failover},
         )
         """What is deployed."""
-        self.say_names(self.deployment)
+        self.deployment.add_outputs()
         if context.email is not None:
             sns.Subscription(
                 self,

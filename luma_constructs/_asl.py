@@ -28,8 +28,8 @@ __all__ = [
     "NOW",
     "NO_ANSWER",
     "Items",
-    "ask",
     "count",
+    "equals",
     "exact_seconds",
     "execution",
     "has_no",
@@ -143,7 +143,7 @@ def task(
     )
 
 
-def ask(variable: str, value: str) -> sfn.Condition:
+def equals(variable: str, value: str) -> sfn.Condition:
     """Give the condition that a variable is there and equals a text."""
     return sfn.Condition.and_(
         sfn.Condition.is_present(variable), sfn.Condition.string_equals(variable, value)

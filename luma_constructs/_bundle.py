@@ -6,7 +6,7 @@ and without aws-cdk-lib: it imports the standard library alone.
     runtime/, enclave_image/           the packages
     pyproject.toml, constraints.txt    versions
     requirements/                      the sets of Neuron's two generations
-    node/*.sh, node/serve_watch.py     what user data starts: bootstrap, enclave_host, serve_host
+    node/*.sh, node/*.py               what user data starts: bootstrap, enclave_host, serve_host
     node/requirements-FAMILY.txt       what a node needs, by the family of its target
 """
 
@@ -44,6 +44,7 @@ _SUFFIXES = frozenset(
 _SCRIPTS = (
     "bootstrap.sh",
     "enclave_host.sh",
+    "host_identity.py",
     "python_env.sh",
     "serve_host.sh",
     "serve_watch.py",

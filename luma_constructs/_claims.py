@@ -2,36 +2,32 @@
 
 A fleet's `desired` is always the sum of the runs' claims on it, because a claim and the sum change in
 one transaction together with the place that the claim is for. So a step that runs twice changes
-nothing: the place says that it is claimed, or that it has moved. The Auto Scaling group's size then
-follows the sum, and the sum is read again afterwards: whoever sets the size last has seen the last
-sum.
+nothing: the place says that it is claimed, or that it has moved. The sizes of groups then follow the
+sums (`_group_sizes`).
 
-Each function gives the states of one such step. The data they work on: `$.run`, `$.key` (the place's
-sort key), and for groups `$.fleet` and `$.asg` ("" for nodes outside EC2).
+Each function gives the states of one such step. The data they work on: `$.run`, and `$.key`, the
+place's sort key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from aws_cdk import aws_stepfunctions as sfn
 
-from luma_constructs._asl import DISCARD, Items, execution, of_group, task, text
-from luma_constructs._run_items import FLEET, FLEET_KEY, RUN, RUN_KEY, place_key
+from luma_constructs._asl import DISCARD, Items, execution, text
+from luma_constructs._group_sizes import PLACE, Piece, match_size
+from luma_constructs._run_items import FLEET, RUN, RUN_KEY, place_key
 
 __all__ = [
     "CANCELED",
-    "PLACE",
-    "Piece",
     "claim",
     "group_of",
-    "match_groups",
-    "match_size",
     "move_claim",
     "over_places",
     "release",
+    "release_host",
 ]
 
 CANCELED = ("DynamoDb.TransactionCanceledException",)
@@ -39,80 +35,6 @@ CANCELED = ("DynamoDb.TransactionCanceledException",)
 
 ONE = {"N": "1"}
 LESS = {"N": "-1"}
-PLACE = "$.place.at.Item"
-"""Path of the place's item, once it was read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some states with one way in and one way out.
-
-    Attributes:
-        start: the way in.
-        end: the way out.
-    """
-
-    start: sfn.IChainable
-    end: sfn.Chain | sfn.CustomState | sfn.Pass
-
-
-def match_size(items: Items, where: str, *, in_ec2: bool = False) -> Piece:
-    """Give the group of `$.fleet` as many instances as are claimed, or as many as it may have.
-
-    Args:
-        items: the table.
-        where: ending of the states' names, such as " (release)".
-        in_ec2: whether the fleet certainly has a group; else that is looked at first.
-    """
-    scope = items.scope
-    matched = sfn.Pass(scope, f"Size is right{where}")
-    sum_of = {"desired.$": "States.StringToJson($.Item.desired.N)"}
-    read = items.get(f"Read the claims{where}", FLEET_KEY, FLEET, select=sum_of, keep="$.claims")
-    again = items.get(f"Any new claim?{where}", FLEET_KEY, FLEET, select=sum_of, keep="$.again")
-    look = task(
-        scope,
-        f"Look at the group{where}",
-        "aws-sdk:autoscaling:describeAutoScalingGroups",
-        {"AutoScalingGroupNames.$": "States.Array($.asg)"},
-        select={
-            "size.$": of_group("DesiredCapacity"),
-            "most.$": of_group("MaxSize"),
-        },
-        keep="$.group",
-    )
-    exact = _set_size(items, f"Set the size{where}", "$.claims.desired").next(again)
-    most = _set_size(items, f"Set the largest size{where}", "$.group.most").next(again)
-    when = sfn.Condition
-    over = when.number_greater_than_json_path("$.claims.desired", "$.group.most")
-    full = when.number_equals_json_path("$.group.size", "$.group.most")
-    as_claimed = when.number_equals_json_path("$.claims.desired", "$.group.size")
-    look.next(
-        sfn.Choice(scope, f"Is the size right?{where}")
-        .when(when.or_(as_claimed, when.and_(over, full)), matched)
-        .when(over, most)
-        .otherwise(exact)
-    )
-    again.next(
-        sfn.Choice(scope, f"Still the same claims?{where}")
-        .when(when.number_equals_json_path("$.again.desired", "$.claims.desired"), matched)
-        .otherwise(read)
-    )
-    read.next(look)
-    if in_ec2:
-        return Piece(read, matched)
-    outside = when.string_equals("$.asg", "")
-    start = sfn.Choice(scope, f"Has it a group?{where}").when(outside, matched).otherwise(read)
-    return Piece(start, matched)
-
-
-def _set_size(items: Items, name: str, size: str) -> sfn.CustomState:
-    """Give the state that sets a group's size."""
-    return task(
-        items.scope,
-        name,
-        "aws-sdk:autoscaling:setDesiredCapacity",
-        {"AutoScalingGroupName.$": "$.asg", "DesiredCapacity.$": size, "HonorCooldown": False},
-    )
 
 
 def claim(items: Items, where: str, *, host: bool = False) -> Piece:
@@ -129,41 +51,52 @@ def claim(items: Items, where: str, *, host: bool = False) -> Piece:
     return _change_claim(items, where, taken, is_claimed=False, host=host)
 
 
-def release(items: Items, where: str, *, host: bool = False) -> Piece:
-    """Give the claim of the place `$.key` back, if it has one, and match the group's size.
+def release(items: Items, where: str) -> Piece:
+    """Give the claim of the place `$.key` back, if it has one; sizes are matched afterwards.
 
-    A slot's run must be `terminating`: then no failover moves the place meanwhile.
-
-    Args:
-        items: the table.
-        where: ending of the states' names.
-        host: whether the place is surely one that was written and is in EC2.
+    The run must be `terminating`: then no failover moves the place meanwhile.
     """
+    read = _read_place(items, where)
+    over = sfn.Pass(items.scope, f"Not claimed{where}")
+    # A run that ended early has no places yet.
+    claimed = sfn.Condition.is_present(f"{PLACE}.claimed")
+    back = _give_back(items, where).next(over)
+    choice = sfn.Choice(items.scope, f"Is it claimed?{where}").when(claimed, back).otherwise(over)
+    read.next(choice)
+    return Piece(read, over)
+
+
+def release_host(items: Items, where: str) -> Piece:
+    """Give the claim of a host's place back, if it has one, and match the size of its group."""
+    return _change_claim(items, where, _give_back(items, where), is_claimed=True, host=True)
+
+
+def _give_back(items: Items, where: str) -> sfn.CustomState:
+    """Give the transaction that ends a claim."""
     mine = "attribute_exists(claimed) AND fleet = :fleet"
     writes = _claim_writes(items, "REMOVE claimed", mine, LESS)
-    given = items.write_together(f"Give the claim back{where}", writes)
-    return _change_claim(items, where, given, is_claimed=True, host=host)
+    return items.write_together(f"Give the claim back{where}", writes)
+
+
+def _read_place(items: Items, where: str) -> sfn.CustomState:
+    """Give the read of the place `$.key`."""
+    return items.get(
+        f"Read the place{where}", RUN_KEY, text("$.key"), select={"at.$": "$"}, keep="$.place"
+    )
 
 
 def _change_claim(
     items: Items, where: str, change: sfn.CustomState, *, is_claimed: bool, host: bool
 ) -> Piece:
     """Read the place, change its claim where that is due, and match the size of its group."""
-    scope = items.scope
-    read = items.get(
-        f"Read the place{where}", RUN_KEY, text("$.key"), select={"at.$": "$"}, keep="$.place"
-    )
+    read = _read_place(items, where)
     group = group_of(items, f"Name its group{where}")
     match = match_size(items, where, in_ec2=host)
     group.next(match.start)
     claimed = sfn.Condition.is_present(f"{PLACE}.claimed")
     due = claimed if is_claimed else sfn.Condition.not_(claimed)
-    choice = sfn.Choice(scope, f"Is it claimed?{where}")
-    if is_claimed and not host:
-        # A run that ended early has no places yet.
-        choice.when(sfn.Condition.not_(sfn.Condition.is_present(PLACE)), match.end)
-    choice.when(due, change.next(group)).otherwise(group)
-    read.next(choice)
+    choice = sfn.Choice(items.scope, f"Is it claimed?{where}")
+    read.next(choice.when(due, change.next(group)).otherwise(group))
     return Piece(read, match.end)
 
 
@@ -234,30 +167,6 @@ def move_claim(items: Items, name: str) -> sfn.CustomState:
             *_sums(items, "$.next.facts.fleet", ONE),
         ],
     )
-
-
-def match_groups(items: Items, where: str, *, in_ec2: bool = False) -> Piece:
-    """Match the sizes of the group that a place left and of the one that it went to."""
-    both = sfn.Pass(
-        items.scope,
-        f"Name both groups{where}",
-        parameters={
-            "list": [
-                {"fleet.$": f"{PLACE}.fleet.S", "asg.$": f"{PLACE}.asg.S"},
-                {"fleet.$": "$.next.facts.fleet", "asg.$": "$.next.facts.asg"},
-            ]
-        },
-        result_path="$.groups",
-    )
-    each = sfn.Map(
-        items.scope,
-        f"Match both groups{where}",
-        items_path="$.groups.list",
-        max_concurrency=1,
-        result_path=DISCARD,
-    )
-    each.item_processor(sfn.Chain.start(match_size(items, where, in_ec2=in_ec2).start))
-    return Piece(both, both.next(each))
 
 
 def over_places(items: Items, name: str, numbers: str, step: Piece, *, at_once: int = 1) -> sfn.Map:

@@ -20,7 +20,7 @@ from luma_constructs._principals import new_role
 if TYPE_CHECKING:
     from luma_constructs.run_store import RunStore
 
-__all__ = ["allow_items", "new_machine_role", "new_state_machine"]
+__all__ = ["allow_items", "definition_of", "new_machine_role", "new_state_machine"]
 
 _LOG_DELIVERY = (
     "logs:CreateLogDelivery",
@@ -57,7 +57,7 @@ def new_state_machine(
     scope: Construct,
     *,
     role: iam.IRole,
-    states: sfn.IChainable,
+    body: sfn.DefinitionBody,
     timeout: Duration,
     comment: str,
 ) -> sfn.StateMachine:
@@ -66,7 +66,7 @@ def new_state_machine(
     Args:
         scope: its construct; the machine's id is "Resource".
         role: what it may do.
-        states: the first of its states.
+        body: its definition, by `definition_of`.
         timeout: of one execution.
         comment: what the console shows under its name.
     """
@@ -75,8 +75,7 @@ def new_state_machine(
         scope,
         "Resource",
         role=_as_it_is(role),
-        # moto, which runs these machines in tests, reads DefinitionString alone.
-        definition_body=sfn.DefinitionBody.from_chainable(states),
+        definition_body=body,
         timeout=timeout,
         comment=comment,
         tracing_enabled=True,
@@ -101,6 +100,14 @@ def _allow_in_region(role: iam.IRole, actions: Sequence[str]) -> None:
         resource_arns=["*"],
         conditions={"StringEquals": {"aws:RequestedRegion": Aws.REGION}},
     )
+
+
+def definition_of(states: sfn.IChainable) -> sfn.DefinitionBody:
+    """Give a definition that stands in the template, from the first of its states.
+
+    moto, which runs these machines in tests, reads neither a file nor an object.
+    """
+    return sfn.DefinitionBody.from_chainable(states)
 
 
 def allow_items(role: iam.IRole, store: RunStore, keys: Sequence[str]) -> iam.Grant:

@@ -26,11 +26,11 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from luma_constructs import _fleet_parts as parts
-from luma_constructs._catalogue import TargetParts
+from luma_constructs._catalogue import TargetParts, known_regions
 from luma_constructs._fleet_types import FleetNetwork, FleetTypes, choose_types
 from luma_constructs._names import COMPILER_FLEET, COORDINATOR_FLEET, FLEET_NAME
 from luma_constructs._node_template import node_parts
-from luma_constructs._validation import Problems
+from luma_constructs._validation import Problems, is_known
 from luma_constructs.fleet_interface import FleetBase, IAcceleratorFleet, ImportedFleet
 from luma_constructs.fleet_purchase import Purchase
 from luma_constructs.host_settings import HostSettings
@@ -236,6 +236,12 @@ class AcceleratorFleet(FleetBase):
             Annotations.of(self).add_warning_v2(
                 "luma:unknownChips",
                 f"{', '.join(uncounted)}: the catalogue does not know the number of chips",
+            )
+        region = Stack.of(self).region
+        if is_known(region) and region not in known_regions():
+            Annotations.of(self).add_info_v2(
+                "luma:unknownRegion",
+                f"{region}: the catalogue does not know which types it offers",
             )
 
 

@@ -8,8 +8,11 @@
     )
 
 They take work from a queue like any other node. AWS neither starts nor ends them and sends no notices
-for them; their data leaves AWS, which costs egress, and nothing attests them. `set_up_script` makes a
-host a node. Checked on the template; no host ever joined.
+for them; their data leaves AWS, which costs egress, and nothing attests them.
+
+`set_up_script` makes a host a node. The host must have the AWS CLI and credentials of the role already
+(by SSM's agent, by `credential_process`, by a token file), and a way to the coordinator's network.
+Checked on the template, and the script by running it here; no host ever joined.
 """
 
 from __future__ import annotations
@@ -90,7 +93,7 @@ class ExternalFleet(FleetBase):
         self._asset = RuntimeAsset.of(self)
         self._asset.grant_read(self._role)
         self._allow_work(store, commands=identity.kind == "ssm")
-        self._family = parsed.family
+        self._family, self._chip = parsed.family, parsed.chip
         self.parameter = self._publish(store, (parsed.chip,), order, usd_per_hour)
         """The parameter by which nodes and engineers find the fleet."""
         self._tag()
@@ -103,7 +106,7 @@ class ExternalFleet(FleetBase):
         """
         words = (
             f"--deployment {self._deployment} --fleet {self._fleet_name} "
-            f"--family {self._family} --region {Aws.REGION}"
+            f"--family {self._family} --region {Aws.REGION} --external {self._chip}"
         )
         lines = [
             "#!/bin/bash",

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import TypedDict, cast
 
-from aws_cdk import Duration, Stack
+from aws_cdk import CfnOutput, Duration, Stack
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_events as events
@@ -175,6 +175,17 @@ class LumaDeployment(Construct):
         )
         """Who hears of it before it costs too much; None without a limit."""
         self._publish()
+
+    def add_outputs(self) -> None:
+        """Put into the stack's outputs what people need: for the console, and to deploy over the data."""
+        outputs = {
+            "BucketName": (self.store.bucket.bucket_name, "where runs lie; retained"),
+            "TableName": (self.store.table.table_name, "state of runs; retained"),
+            "JobsMachine": (self.jobs.state_machine.state_machine_arn, "starts runs"),
+            "TopicArn": (self.topic.topic_arn, "tells of failovers, ends and alarms"),
+        }
+        for name, (value, description) in outputs.items():
+            CfnOutput(self, name, value=value, description=description)
 
     @property
     def _hosts(self) -> list[FleetBase]:

@@ -48,21 +48,6 @@ class StackWithoutLookups(cdk.Stack):
         """The account's zones, known to CloudFormation alone."""
         return zones_of_account()
 
-    def say_names(self, deployment: LumaDeployment) -> None:
-        """Put into the outputs what people need: for the console, and to deploy over the same data.
-
-        Args:
-            deployment: whose names they are.
-        """
-        outputs = {
-            "BucketName": (deployment.store.bucket.bucket_name, "where runs lie; retained"),
-            "TableName": (deployment.store.table.table_name, "state of runs; retained"),
-            "JobsMachine": (deployment.jobs.state_machine.state_machine_arn, "starts runs"),
-            "TopicArn": (deployment.topic.topic_arn, "tells of failovers, ends and alarms"),
-        }
-        for name, (value, description) in outputs.items():
-            cdk.CfnOutput(self, name, value=value, description=description)
-
 
 class LumaStack(StackWithoutLookups):
     """A deployment in a stack of its own; `LumaDeployment` has more props.
@@ -95,5 +80,5 @@ class LumaStack(StackWithoutLookups):
             self, "Default", fleets=fleets, vpc=vpc, bucket=bucket, encryption_key=encryption_key
         )
         """What is deployed."""
-        self.say_names(self.deployment)
+        self.deployment.add_outputs()
         acknowledge(self)

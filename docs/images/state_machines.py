@@ -83,9 +83,9 @@ def part_of(definition: dict[str, Any]) -> Part:
     boxes = {name: _box(name, state) for name, state in definition["States"].items()}
     depths = _depths(definition["StartAt"], boxes)
     rows: list[list[str]] = [[] for _ in range(max(depths.values()) + 1)]
-    for name in boxes:
+    for name, box in boxes.items():
         rows[depths[name]].append(name)
-        boxes[name].row = depths[name]
+        box.row = depths[name]
     part = Part(boxes, rows)
     _measure(part)
     return part

@@ -3,11 +3,12 @@
 # this script as root:
 #
 #     bootstrap.sh --deployment NAME --fleet NAME --family FAMILY --region REGION
-#                  [--wheels S3-PREFIX] [--env NAME=VALUE]...
+#                  [--wheels S3-PREFIX] [--env NAME=VALUE]... [--external CHIP]
 #
 # --family chooses node/requirements-FAMILY.txt. --wheels names a folder of wheels in S3, for VPCs
 # without a way to a package index: then nothing is fetched from anywhere else. LUMA_ROOT is put in
-# front of all paths, for tests.
+# front of all paths, for tests. --external is for a host outside EC2: it then gets a service that
+# tells the node who it is, in place of an instance's metadata.
 #
 # Whatever fails ends the script, and user data then ends the instance: one that could not be set up
 # must not cost money while it waits for work that it cannot take.
@@ -17,7 +18,7 @@ ROOT="${LUMA_ROOT:-}"
 HOME_DIR="$ROOT/opt/luma"
 SOURCE="$HOME_DIR/src"
 UNIT=luma-node
-DEPLOYMENT="" FLEET="" FAMILY="" REGION="" WHEELS=""
+DEPLOYMENT="" FLEET="" FAMILY="" REGION="" WHEELS="" EXTERNAL=""
 ENVIRONMENT=()
 
 say() { echo "luma: $*" >&2; }
@@ -31,6 +32,7 @@ while (($#)); do
     --family) FAMILY=$2 ;;
     --region) REGION=$2 ;;
     --wheels) WHEELS=$2 ;;
+    --external) EXTERNAL=$2 ;;
     --env) ENVIRONMENT+=("$2") ;;
     *) fail "$1: unknown option" ;;
   esac
@@ -51,6 +53,31 @@ if [[ "$FAMILY" == neuron && ! -e "$ROOT/opt/aws/neuron/lib/libnrt.so" ]]; then
 fi
 
 mkdir -p "$ROOT/etc/luma" "$ROOT/etc/systemd/system"
+SERVICES=("$UNIT.service")
+if [[ -n "$EXTERNAL" ]]; then
+  ENVIRONMENT+=("AWS_EC2_METADATA_SERVICE_ENDPOINT=http://127.0.0.1:9254")
+  SERVICES=(luma-host-identity.service "${SERVICES[@]}")
+  cat >"$ROOT/etc/systemd/system/luma-host-identity.service" <<UNIT_FILE
+[Unit]
+Description=Who this host is, for its Luma node
+Wants=network-online.target
+After=network-online.target
+Before=$UNIT.service
+
+[Service]
+ExecStart=/opt/luma/venv/bin/python -I /opt/luma/src/node/host_identity.py --region $REGION --chip $EXTERNAL
+User=luma
+Restart=always
+RestartSec=5
+NoNewPrivileges=yes
+PrivateTmp=yes
+ProtectHome=yes
+ProtectSystem=strict
+
+[Install]
+WantedBy=multi-user.target
+UNIT_FILE
+fi
 {
   echo "LUMA_STACK=$DEPLOYMENT"
   echo "LUMA_FLEET=$FLEET"
@@ -92,5 +119,5 @@ UNIT_FILE
 id -u luma >/dev/null 2>&1 ||
   useradd --system --home-dir /var/lib/luma --no-create-home --shell /sbin/nologin luma
 systemctl daemon-reload
-systemctl enable --now "$UNIT.service"
+systemctl enable --now "${SERVICES[@]}"
 say "node of fleet $FLEET is up"

@@ -15,7 +15,8 @@ from aws_cdk import aws_stepfunctions as sfn
 
 from luma_constructs import _names
 from luma_constructs._asl import ANY_ERROR, Items, has_no, of_group, task, text
-from luma_constructs._claims import CANCELED, PLACE, match_groups, move_claim
+from luma_constructs._claims import CANCELED, move_claim
+from luma_constructs._group_sizes import PLACE, match_groups
 from luma_constructs._run_items import RUN, RUN_KEY
 from luma_constructs.failover._drain import Polls
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from aws_cdk import Duration
 from aws_cdk import aws_stepfunctions as sfn
 
-from luma_constructs._asl import ANY_ERROR, Items, count, seconds, task, text
-from luma_constructs._claims import Piece
+from luma_constructs._asl import ANY_ERROR, Items, count, equals, seconds, task, text
+from luma_constructs._group_sizes import Piece
 from luma_constructs._run_items import NODE, RUN_KEY
 from luma_constructs.failover._record import NODE_KEY
 
-__all__ = ["GROUP", "Polls", "drain", "note"]
+__all__ = ["GROUP", "Polls", "drain", "is_gone", "note"]
 
 GROUP = "$.group.names[0]"
 """Path of the name of the instance's group, where it is in one."""
@@ -99,7 +99,13 @@ def drain(items: Items, document: str, polls: Polls) -> Piece:
     silent = note(items, "Could not ask it", "drain", "the node could not be asked to leave")
     ask.add_catch(silent.next(in_group), errors=list(ANY_ERROR), result_path="$.error")
     ask.next(in_group)
-    return Piece(ask, done)
+    start = sfn.Choice(scope, "Is it gone already?").when(is_gone(), in_group).otherwise(ask)
+    return Piece(start, done)
+
+
+def is_gone() -> sfn.Condition:
+    """Tell whether the event says that the instance exists no more: nobody is left to ask."""
+    return equals("$.detail.state", "terminated")
 
 
 def _order(items: Items, then: sfn.IChainable) -> sfn.CustomState:
@@ -157,9 +163,8 @@ def _wait_for_commit(items: Items, polls: Polls, then: sfn.IChainable) -> sfn.Cu
     )
     holder = "$.now.at.Item.node.S"
     left = when.or_(
-        when.and_(
-            when.is_present(f"{_NODE}.state.S"), when.string_equals(f"{_NODE}.state.S", "left")
-        ),
+        is_gone(),
+        equals(f"{_NODE}.state.S", "left"),
         when.and_(
             when.is_present(holder),
             when.not_(when.string_equals_json_path(holder, "$.instance")),

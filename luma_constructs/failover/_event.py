@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from aws_cdk import aws_stepfunctions as sfn
 
-from luma_constructs._asl import Items, ask, of_group, task
+from luma_constructs._asl import Items, equals, of_group, task
 
 if TYPE_CHECKING:
     from luma_constructs.fleet_interface import IAcceleratorFleet
@@ -78,10 +78,10 @@ def nodes_of_event(
     )
     one.next(to_nodes)
     kind = sfn.Choice(scope, "Which kind of event?")
-    kind.when(ask("$.event.kind", REQUEST), to_request)
+    kind.when(equals("$.event.kind", REQUEST), to_request)
     kind.when(when.is_present(INSTANCE), one)
     for number, (block, fleet) in enumerate(blocks.items()):
-        kind.when(ask(BLOCK, block), _nodes_of_block(items, number, fleet, to_nodes, to_nothing))
+        kind.when(equals(BLOCK, block), _nodes_of_block(items, number, fleet, to_nodes, to_nothing))
     return kind.otherwise(to_nothing)
 
 

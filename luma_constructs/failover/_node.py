@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_stepfunctions as sfn
 
 from luma_constructs import _names
-from luma_constructs._asl import ANY_ERROR, Items, ask, task
-from luma_constructs._claims import PLACE
+from luma_constructs._asl import ANY_ERROR, Items, equals, task
+from luma_constructs._group_sizes import PLACE, match_every_group
 from luma_constructs._run_items import NODE, place_key
 from luma_constructs.failover._capacity import Capacity, is_alive, look_at_place
 from luma_constructs.failover._drain import GROUP, Polls, drain, note
 from luma_constructs.failover._record import NODE_KEY, begin, finish, finish_with_node
 from luma_constructs.failover._region import ask_regions
+
+if TYPE_CHECKING:
+    from luma_constructs.fleet_interface import IAcceleratorFleet
 
 __all__ = ["NodeParts", "node_states"]
 
@@ -28,7 +32,7 @@ class NodeParts:
 
     Attributes:
         items: the table.
-        groups: names of the Auto Scaling groups of the fleets.
+        fleets: all fleets, the hosts among them.
         fleets_path: start of the names of the fleets' parameters.
         floors: names of the fleets that are bought on demand.
         regions: names of other regions that may be asked.
@@ -40,7 +44,7 @@ class NodeParts:
     """
 
     items: Items
-    groups: Sequence[str]
+    fleets: Sequence[IAcceleratorFleet]
     fleets_path: str
     floors: Sequence[str]
     regions: Sequence[str]
@@ -63,8 +67,13 @@ def node_states(parts: NodeParts) -> sfn.CustomState:
         keep="$.group",
     )
     read = items.get("Read the node", NODE_KEY, NODE, keep="$.node")
+    groups = [
+        fleet.auto_scaling_group.auto_scaling_group_name
+        for fleet in parts.fleets
+        if fleet.auto_scaling_group is not None
+    ]
     ours = when.or_(
-        when.is_present(f"{_NODE}.fleet.S"), *(ask(GROUP, group) for group in parts.groups)
+        when.is_present(f"{_NODE}.fleet.S"), *(equals(GROUP, group) for group in groups)
     )
     record = begin(items, "Record the event", parts.duplicate)
     find.next(read).next(
@@ -106,7 +115,10 @@ def _at_work(parts: NodeParts) -> sfn.Choice:
         result_path="$.path",
     )
     out = drain(items, parts.document, parts.polls)
-    moved.next(out.start)
+    # The failover that moved it may have died before it set the groups' sizes.
+    sizes = match_every_group(items, " (moved)", parts.fleets)
+    moved.next(sizes.start)
+    sizes.end.next(out.start)
     has_moved = when.not_(when.string_equals_json_path(f"{PLACE}.fleet.S", f"{_NODE}.fleet.S"))
     look.next(
         sfn.Choice(scope, "Does the run need it?")
@@ -133,6 +145,7 @@ def _turn(items: Items, name: str, key: str) -> sfn.Pass:
             "id.$": "$.id",
             "instance.$": "$.instance",
             "kind.$": "$.kind",
+            "detail.$": "$.detail",
             "group.$": "$.group",
             "node.$": "$.node",
             "run.$": f"{_NODE}.run.S",

@@ -17,7 +17,7 @@ from aws_cdk import Aws
 from aws_cdk import aws_stepfunctions as sfn
 
 from luma_constructs._asl import ANY_ERROR, CONDITION_FAILED, Items, count, task
-from luma_constructs._claims import Piece
+from luma_constructs._group_sizes import Piece
 from luma_constructs._run_items import RUN, RUN_KEY
 from luma_constructs.failover._drain import Polls
 from luma_constructs.failover._event import REQUEST, SOURCE

@@ -14,11 +14,10 @@ again, it goes on. Checked on the template and run by an emulator's interpreter;
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Unpack
 
-from aws_cdk import Aws, Duration, Stack, Tags, Token
+from aws_cdk import Aws, Duration, Tags
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_events as events
 from aws_cdk import aws_iam as iam
@@ -27,14 +26,19 @@ from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
 from luma_constructs import _names
-from luma_constructs._asl import ANY_ERROR, Items, exact_seconds, task
+from luma_constructs._asl import ANY_ERROR, Items, task
 from luma_constructs._event_targets import dead_letters, other_bus, start_machine
-from luma_constructs._state_machine import allow_items, new_machine_role, new_state_machine
-from luma_constructs._validation import Problems, is_known
+from luma_constructs._state_machine import (
+    allow_items,
+    definition_of,
+    new_machine_role,
+    new_state_machine,
+)
 from luma_constructs.drain_document import DrainDocument
 from luma_constructs.failover._drain import Polls
 from luma_constructs.failover._event import REQUEST, SOURCE, nodes_of_event, normalize
 from luma_constructs.failover._node import NodeParts, node_states
+from luma_constructs.failover._props import check, default_bus, floors, looks
 from luma_constructs.failover._region import answer_request
 from luma_constructs.failover.grants import FailoverGrants
 from luma_constructs.fleet_interface import IAcceleratorFleet, MetricOptions
@@ -46,7 +50,6 @@ _DRAIN = Duration.seconds(90)
 _COMMIT = Duration.seconds(60)
 _CAPACITY = Duration.minutes(4)
 _POLL = Duration.seconds(5)
-_HOSTS = (_names.COORDINATOR_FLEET, _names.COMPILER_FLEET)
 
 
 class FailoverStateMachine(Construct):
@@ -101,7 +104,7 @@ class FailoverStateMachine(Construct):
             "capacity_timeout": capacity_timeout,
             "poll": poll,
         }
-        _check(self, fleets, blocks, regions, waits)
+        check(self, fleets, blocks, regions, waits)
         self.fleets = tuple(fleets)
         """The fleets that it looks after."""
         self.store = store
@@ -112,17 +115,21 @@ class FailoverStateMachine(Construct):
         """The command that asks a node to leave."""
         polls = Polls(
             every=poll,
-            drain=_looks(drain_timeout, poll),
-            commit=_looks(commit_timeout, poll),
-            capacity=_looks(capacity_timeout, poll),
+            drain=looks(drain_timeout, poll),
+            commit=looks(commit_timeout, poll),
+            capacity=looks(capacity_timeout, poll),
         )
         self._role = new_machine_role(self, role)
         self._allow(topic, jobs, regions)
         items = Items(Construct(self, "States"), store.table.table_name)
+        self.definition_body = definition_of(
+            self._states(items, blocks, topic, tuple(regions), jobs, polls)
+        )
+        """The machine's definition."""
         self.state_machine = new_state_machine(
             self,
             role=self._role,
-            states=self._states(items, blocks, topic, tuple(regions), jobs, polls),
+            body=self.definition_body,
             timeout=self._timeout(waits),
             comment="Replaces a node of a Luma deployment that EC2 takes back",
         )
@@ -205,7 +212,7 @@ class FailoverStateMachine(Construct):
             iam.Grant.add_to_principal(
                 grantee=self._role,
                 actions=["events:PutEvents"],
-                resource_arns=[_default_bus(self)],
+                resource_arns=[default_bus(self)],
                 conditions={
                     "StringEquals": {"events:source": SOURCE, "events:detail-type": REQUEST}
                 },
@@ -224,13 +231,9 @@ class FailoverStateMachine(Construct):
         scope = items.scope
         parts = NodeParts(
             items=items,
-            groups=[
-                fleet.auto_scaling_group.auto_scaling_group_name
-                for fleet in self.fleets
-                if fleet.auto_scaling_group is not None
-            ],
+            fleets=self.fleets,
             fleets_path=_names.fleet_parameter(self.store.deployment_name, ""),
-            floors=_floors(self.fleets, blocks),
+            floors=floors(self.fleets, blocks),
             regions=regions,
             document=self.drain_document.drain_document_name,
             topic=topic,
@@ -246,6 +249,7 @@ class FailoverStateMachine(Construct):
                 "id.$": "$$.Map.Item.Value.id",
                 "instance.$": "$$.Map.Item.Value.instance",
                 "kind.$": "$.event.kind",
+                "detail.$": "$.event.detail",
                 "notes": {},
             },
             result_path="$.outcomes",
@@ -313,59 +317,3 @@ def _unfinished(items: Items, topic: sns.ITopic | None) -> sfn.IChainable:
     tell.add_catch(failed, errors=list(ANY_ERROR), result_path="$.error")
     tell.next(failed)
     return tell
-
-
-def _floors(
-    fleets: Sequence[IAcceleratorFleet], blocks: Mapping[str, IAcceleratorFleet]
-) -> list[str]:
-    """Give the names of the fleets that can always be bought: on demand, in no capacity block."""
-    paid = {fleet.fleet_name for fleet in blocks.values()}
-    return [
-        fleet.fleet_name
-        for fleet in fleets
-        if fleet.purchase == "on-demand"
-        and fleet.auto_scaling_group is not None
-        and fleet.fleet_name not in paid
-        and fleet.fleet_name not in _HOSTS
-    ]
-
-
-def _looks(timeout: Duration, poll: Duration) -> int:
-    """Give how many looks after the first fit into a time."""
-    return math.ceil(timeout.to_seconds() / poll.to_seconds())
-
-
-def _default_bus(scope: Construct) -> str:
-    """Give the ARN of the region's default event bus."""
-    return Stack.of(scope).format_arn(
-        service="events", resource="event-bus", resource_name="default"
-    )
-
-
-def _check(
-    failover: FailoverStateMachine,
-    fleets: Sequence[IAcceleratorFleet],
-    blocks: Mapping[str, IAcceleratorFleet],
-    regions: Mapping[str, events.IEventBus],
-    waits: Mapping[str, Duration],
-) -> None:
-    """Refuse props that cannot work."""
-    problems = Problems("FailoverStateMachine", failover)
-    names = [fleet.fleet_name for fleet in fleets]
-    problems.check(bool(names), "fleets", names, "at least one fleet")
-    problems.check(
-        len(set(names)) == len(names), "fleets", names, "fleets of different names", "rename one"
-    )
-    strange = sorted({fleet.fleet_name for fleet in blocks.values()} - set(names))
-    problems.check(not strange, "capacity_blocks", strange, f"fleets that are in `fleets`: {names}")
-    own = Stack.of(failover).region
-    problems.check(
-        Token.is_unresolved(own) or own not in regions,
-        "other_regions",
-        own,
-        "regions other than the stack's own",
-    )
-    for name, value in waits.items():
-        if is_known(value):
-            problems.whole(f"{name} (seconds)", exact_seconds(value), 1, 3600)
-    problems.raise_all()

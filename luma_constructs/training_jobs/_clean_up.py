@@ -7,6 +7,9 @@ run must not take that one's instances away.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_stepfunctions as sfn
 
@@ -14,12 +17,17 @@ from luma_constructs._asl import Items
 from luma_constructs._run_items import RUN
 from luma_constructs.training_jobs._end import end_states
 
+if TYPE_CHECKING:
+    from luma_constructs.fleet_interface import IAcceleratorFleet
+
 __all__ = ["clean_up_states"]
 
 _ITEM = "$.read.Item"
 
 
-def clean_up_states(items: Items, topic: sns.ITopic | None) -> sfn.Chain:
+def clean_up_states(
+    items: Items, fleets: Sequence[IAcceleratorFleet], topic: sns.ITopic | None
+) -> sfn.Chain:
     """Give the states of the machine."""
     scope, when = items.scope, sfn.Condition
     start = sfn.Pass(
@@ -46,7 +54,7 @@ def clean_up_states(items: Items, topic: sns.ITopic | None) -> sfn.Chain:
             )
         ),
     )
-    end = end_states(items, topic)
+    end = end_states(items, fleets, topic)
     end.end.next(sfn.Succeed(scope, "Cleaned up"))
     stopped = _end_as(items, "Stopped by hand", "terminated", end.start)
     broken = _end_as(items, "Ended early", "failed", end.start)

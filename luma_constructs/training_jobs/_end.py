@@ -7,21 +7,31 @@ is passed by, and sizes follow the sums.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_stepfunctions as sfn
 
 from luma_constructs._asl import ANY_ERROR, NOW, Items, task, text
-from luma_constructs._claims import Piece, over_places, release
+from luma_constructs._claims import over_places, release
+from luma_constructs._group_sizes import Piece, match_every_group
 from luma_constructs._run_items import RUN, RUN_KEY
+
+if TYPE_CHECKING:
+    from luma_constructs.fleet_interface import IAcceleratorFleet
 
 __all__ = ["end_states"]
 
 
-def end_states(items: Items, topic: sns.ITopic | None) -> Piece:
+def end_states(
+    items: Items, fleets: Sequence[IAcceleratorFleet], topic: sns.ITopic | None
+) -> Piece:
     """Give the states that end `$.run` as `$.end` says: {state, reason, state_hash}.
 
     Args:
         items: the table.
+        fleets: all fleets, the hosts among them.
         topic: who is told. Default: - nobody.
     """
     close = items.update(
@@ -48,7 +58,9 @@ def end_states(items: Items, topic: sns.ITopic | None) -> Piece:
         },
         names=["state"],
     )
-    close.next(give_back).next(record)
+    sizes = match_every_group(items, " (end)", fleets)
+    close.next(give_back).next(sizes.start)
+    sizes.end.next(record)
     if topic is None:
         return Piece(close, record)
     told = sfn.Pass(items.scope, "Told")

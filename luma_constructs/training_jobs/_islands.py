@@ -12,7 +12,8 @@ from typing import Any
 from aws_cdk import aws_stepfunctions as sfn
 
 from luma_constructs._asl import DISCARD, NO_ANSWER, Items, count, has_no, task
-from luma_constructs._claims import CANCELED, PLACE, match_groups, move_claim
+from luma_constructs._claims import CANCELED, move_claim
+from luma_constructs._group_sizes import PLACE, match_groups
 from luma_constructs._run_items import place_key
 from luma_constructs.training_jobs._work import (
     REFUSED,

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from aws_cdk import aws_stepfunctions as sfn
 
-from luma_constructs._asl import DISCARD, Items, has_no, text
-from luma_constructs._claims import PLACE
+from luma_constructs._asl import DISCARD, Items, has_no, task, text
+from luma_constructs._group_sizes import NOTHING, PLACE
 from luma_constructs._run_items import (
     COMPILER_PLACE,
     COORDINATOR_PLACE,
-    FLEET,
     RUN_KEY,
     place_key,
 )
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from luma_constructs.fleet_interface import IAcceleratorFleet
 
 __all__ = ["count_places", "place_hosts", "place_slots"]
-
-NOTHING = {"N": "0"}
 
 
 def count_places(items: Items) -> sfn.Pass:
@@ -61,22 +58,18 @@ def place_hosts(
             ":queue": {"S": host.queue.queue_url},
             ":asg": {"S": "" if group is None else group.auto_scaling_group_name},
         }
-        writes += _place_writes(items, {"S": place}, values, {"S": f"FLEET#{host.fleet_name}"})
+        writes.append({"Update": _place_write(items, {"S": place}, values)})
     return items.write_together("Place the hosts", writes)
 
 
-def _place_writes(
-    items: Items, key: Mapping[str, str], values: Mapping[str, Any], fleet_key: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """Give the writes of one place. They also see to it that the fleet has a sum of claims."""
-    place = items.change(
+def _place_write(items: Items, key: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the write of one place."""
+    return items.change(
         RUN_KEY,
         key,
         "SET fleet = :fleet, queue = :queue, asg = :asg ADD moved :nothing",
         {**values, ":nothing": NOTHING},
     )
-    sums = items.change(fleet_key, FLEET, "ADD desired :nothing", {":nothing": NOTHING})
-    return [{"Update": place}, {"Update": sums}]
 
 
 def place_slots(items: Items, fleets_path: str) -> sfn.Map:
@@ -139,7 +132,9 @@ def _write_slot(items: Items) -> sfn.CustomState:
         ":queue": text("$.next.facts.queue"),
         ":asg": text("$.next.facts.asg"),
     }
-    fleet_key = {"S.$": "States.Format('FLEET#{}', $.next.facts.fleet)"}
-    return items.write_together(
-        "Write its place", _place_writes(items, text("$.key"), values, fleet_key)
+    return task(
+        items.scope,
+        "Write its place",
+        "dynamodb:updateItem",
+        _place_write(items, text("$.key"), values),
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from aws_cdk import aws_stepfunctions as sfn
 
 from luma_constructs._asl import CONDITION_FAILED, NOW, Items, execution, number, text
-from luma_constructs._claims import claim, over_places, release
+from luma_constructs._claims import claim, over_places, release_host
 from luma_constructs._run_items import COMPILER_PLACE, COORDINATOR_PLACE, RUN, RUN_KEY
 from luma_constructs.training_jobs._islands import islands
 from luma_constructs.training_jobs._places import count_places, place_hosts, place_slots
@@ -114,10 +114,16 @@ def _compile(parts: RunParts, then: sfn.IChainable) -> sfn.IChainable:
     )
     works.again_on_silence()
     up = over_places(
-        items, "Scale up the compiler", "$.numbers.compiler", claim(items, " (compiler up)", host=True)
+        items,
+        "Scale up the compiler",
+        "$.numbers.compiler",
+        claim(items, " (compiler up)", host=True),
     )
     down = over_places(
-        items, "Scale the compiler down", "$.numbers.compiler", release(items, " (compiler down)", host=True)
+        items,
+        "Scale the compiler down",
+        "$.numbers.compiler",
+        release_host(items, " (compiler down)"),
     )
     keep = items.update(
         "Keep the artifact",

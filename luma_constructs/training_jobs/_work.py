@@ -20,7 +20,7 @@ from aws_cdk import aws_stepfunctions as sfn
 
 from luma_constructs import _names
 from luma_constructs._asl import NO_ANSWER, Items, count, seconds, task, text
-from luma_constructs._claims import PLACE, Piece
+from luma_constructs._group_sizes import PLACE, Piece
 from luma_constructs._run_items import RUN, RUN_KEY
 
 __all__ = ["INTERRUPTED", "REFUSED", "RETRYABLE", "RUN_ITEM", "WorkLimits", "Works", "counters"]

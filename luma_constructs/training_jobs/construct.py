@@ -26,7 +26,12 @@ from constructs import Construct
 from luma_constructs import _names
 from luma_constructs._asl import ANY_ERROR, Items, exact_seconds
 from luma_constructs._event_targets import dead_letters, start_machine
-from luma_constructs._state_machine import allow_items, new_machine_role, new_state_machine
+from luma_constructs._state_machine import (
+    allow_items,
+    definition_of,
+    new_machine_role,
+    new_state_machine,
+)
 from luma_constructs._validation import Problems, is_known
 from luma_constructs.fleet_interface import IAcceleratorFleet, MetricOptions
 from luma_constructs.run_store import RunStore
@@ -50,7 +55,8 @@ class TrainingJobs(Construct):
     """Runs jobs: compile, get instances, train, export, give them back.
 
     Args:
-        fleets: where islands may run.
+        fleets: where islands may run. The sizes of their groups belong to this construct: they are
+            set to what runs have claimed.
         coordinator: host of coordinators and exports.
         store: where runs lie.
         compiler: host of the sealed compiler. Default: - none; runs come with their artifact.
@@ -111,10 +117,14 @@ class TrainingJobs(Construct):
         for fleet in (*self.fleets, *self._hosts):
             fleet.grants.give_work(self._role)
         store.grants.read_parameters(self._role)
+        self.definition_body = definition_of(
+            _job_states(parts, (*self.fleets, *self._hosts), topic)
+        )
+        """Definition of the job's own machine."""
         self.state_machine = new_state_machine(
             job,
             role=self._role,
-            states=_job_states(parts, topic),
+            body=self.definition_body,
             timeout=max_duration,
             comment="A Luma run: compile, get instances, train, export, give them back",
         )
@@ -183,7 +193,7 @@ class TrainingJobs(Construct):
         machine = new_state_machine(
             scope,
             role=self._allow(new_machine_role(scope, role)),
-            states=clean_up_states(items, self._topic),
+            body=definition_of(clean_up_states(items, (*self.fleets, *self._hosts), self._topic)),
             timeout=_CLEAN_UP,
             comment="Gives back what a Luma run held whose execution could not end by itself",
         )
@@ -206,7 +216,9 @@ class TrainingJobs(Construct):
         return machine
 
 
-def _job_states(parts: RunParts, topic: sns.ITopic | None) -> sfn.IChainable:
+def _job_states(
+    parts: RunParts, fleets: Sequence[IAcceleratorFleet], topic: sns.ITopic | None
+) -> sfn.IChainable:
     """Give the states of the job's machine."""
     items, scope = parts.items, parts.items.scope
     plan = Plan.of(items)
@@ -220,7 +232,7 @@ def _job_states(parts: RunParts, topic: sns.ITopic | None) -> sfn.IChainable:
         },
         result_path="$.end",
     ).branch(run_states(parts))
-    end = end_states(items, topic)
+    end = end_states(items, fleets, topic)
     failed = sfn.Pass(
         scope,
         "Say what went wrong",

@@ -36,8 +36,16 @@ def _create_resources(original: Any, stack: Stack) -> None:
         stack._add_stack_event("CREATE_FAILED", resource_status_reason=reason)
         stack._add_stack_event("ROLLBACK_IN_PROGRESS", resource_status_reason=reason)
         stack.resource_map.delete()
+        _forget_resources(stack)
         stack.status = "ROLLBACK_COMPLETE"
         stack._add_stack_event("ROLLBACK_COMPLETE")
+
+
+def _forget_resources(stack: Stack) -> None:
+    """Look at nothing of it any more: moto makes a resource when an output that names it is read."""
+    stack.template_dict = {**stack.template_dict, "Resources": {}, "Outputs": {}}
+    stack.resource_map._resource_json_map = {}
+    stack.output_map = stack._create_output_map()
 
 
 def _delete_state_machine(original: Any, backend: StepFunctionsParserBackend, arn: str) -> None:

@@ -110,10 +110,10 @@ def _section(titles: list[str], table: str) -> str:
 _HEAD = """\
 # What each role may do, and why
 
-Written by `make synth` from the synthesized stack, and held to it by a test: a permission that is not
-here is in no policy of the stack. Names in angle brackets are constructs of the stack; `OWN` is the
-role's own construct, `NAME` stands for each fleet. IAM was never asked: these are the policies of the
-template, which no emulator enforces.
+Written from the synthesized stack by `python -m tests.e2e.synth --docs`, and held to it by a test: a
+permission that is not here is in no policy of the stack. Names in angle brackets are constructs of
+the stack; `OWN` is the role's own construct, `NAME` stands for each fleet. IAM was never asked: these
+are the policies of the template, which no emulator enforces.
 
 No action has a wildcard. An action on `*` or on all instances has a condition: AWS knows no narrower
 resource for it.

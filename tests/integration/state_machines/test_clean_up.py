@@ -4,8 +4,12 @@ import json
 
 import pytest
 
-from tests.integration.state_machines.test_failover import place
+from tests.integration.state_machines.scenes import (
+    place,
+)
 from tests.integration.state_machines.world import Contender
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def status_change(status, given, arn="an execution"):

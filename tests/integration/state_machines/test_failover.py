@@ -1,105 +1,22 @@
 """The failover machine, executed: what EC2, SSM and the table say is set before, or changed meanwhile."""
 
-import json
-
 import pytest
 
+from tests.integration.state_machines.scenes import (
+    FOREIGN,
+    at_work,
+    block_expiry,
+    left,
+    notes,
+    over,
+    place,
+    request,
+    spot_warning,
+    state_change,
+)
 from tests.unit.constructs.orchestration.stacks import BLOCK
 
-FOREIGN = "i-0123456789abcdef0"
-
-
-def spot_warning(instance, event="e1"):
-    """EC2's warning, as EventBridge delivers it."""
-    return {
-        "version": "0",
-        "id": event,
-        "detail-type": "EC2 Spot Instance Interruption Warning",
-        "source": "aws.ec2",
-        "account": "123456789012",
-        "time": "2026-11-30T20:00:00Z",
-        "region": "us-east-1",
-        "resources": [f"arn:aws:ec2:us-east-1a:instance/{instance}"],
-        "detail": {"instance-id": instance, "instance-action": "terminate"},
-    }
-
-
-def block_expiry(block, event="e1"):
-    """EC2's warning that a capacity block ends."""
-    return spot_warning(FOREIGN, event) | {
-        "detail-type": "Capacity Block Expiration Warning",
-        "detail": {"capacity-reservation-id": block, "end-date": "2026-11-30T21:00:00Z"},
-    }
-
-
-def request(run, event="r1"):
-    """Another region's request."""
-    return spot_warning(FOREIGN, "outer") | {
-        "detail-type": "Luma Failover Requested",
-        "source": "luma",
-        "detail": {"event-id": event, "to-region": "us-east-1", "run": run, "place": "SLOT#00"},
-    }
-
-
-def place(world, run, fleet="l4", slot=0, *, asg=None):
-    """Write a slot of a run, with its claim, and give its fleet one more instance: that instance."""
-    key = f"SLOT#{slot:02d}" if fleet not in ("coordinator", "compiler") else f"HOST#{fleet}"
-    before = set(world.instances(fleet))
-    world.put(
-        f"RUN#{run}",
-        key,
-        fleet=fleet,
-        queue=world.out[f"Queue{fleet}"],
-        asg=world.group_name(fleet) if asg is None else asg,
-        moved=0,
-        claimed="an execution",
-    )
-    claimed = world.item(f"FLEET#{fleet}", "FLEET").get("desired", 0) + 1
-    world.put(f"FLEET#{fleet}", "FLEET", desired=claimed)
-    mine = world.item(f"FLEET#{fleet}", f"RUN#{run}").get("count", 0) + 1
-    world.put(f"FLEET#{fleet}", f"RUN#{run}", count=mine)
-    world.resize(fleet, claimed)
-    [instance] = set(world.instances(fleet)) - before
-    world.put(f"NODE#{instance}", "NODE", fleet=fleet, run=run, slot=slot, state="working")
-    return instance
-
-
-def at_work(world, run="one", fleet="l4", **values):
-    """A running run of one island, and the instance that it is on."""
-    world.prepare(run, **{"state": "running", "slots": 1, "fleets": ["l4", "a10"], **values})
-    return place(world, run, fleet)
-
-
-def left(world, instance):
-    """The node says that it has left."""
-    world.change(f"NODE#{instance}", "NODE", state="left")
-
-
-def over(world, arn, path, event="e1"):
-    """Check that a failover was finished by one path, and give its event's item."""
-    assert world.end(arn)["status"] == "SUCCEEDED"
-    item = world.item(f"EVENT#{event}", "EVENT")
-    assert (item["status"], item["path"]) == ("done", path)
-    return item
-
-
-def notes(item):
-    """What did not go as it should."""
-    return json.loads(item["notes"])
-
-
-def test_a_warned_node_leaves_and_another_takes_its_place(world):
-    instance = at_work(world)
-    left(world, instance)
-    arn = world.start("Failover", spot_warning(instance))
-    item = over(world, arn, "replaced")
-    assert notes(item) == {}
-    assert item["execution"] == arn
-    assert (world.size("l4"), len(world.instances("l4"))) == (1, 1)
-    assert instance not in world.instances("l4")
-    assert world.instance_state(instance) == "terminated"
-    assert world.item("RUN#one", "SLOT#00")["fleet"] == "l4"
-    assert world.claims("one") == {"l4": (1, 1)}
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_the_same_event_twice_and_the_next_one_of_the_reclaim_change_nothing(world):
@@ -150,6 +67,15 @@ def test_a_node_that_cannot_be_asked_is_replaced_all_the_same(world, trouble, no
     assert world.instance_state(instance) == "terminated"
 
 
+def test_a_node_that_is_gone_is_neither_asked_nor_waited_for(world):
+    instance = at_work(world)
+    arn = world.start("Failover", state_change(instance, "terminated"))
+    item = over(world, arn, "replaced")
+    assert notes(item) == {}
+    assert "Ask the node to leave" not in world.path(arn)
+    assert "Wait for the commit" not in world.path(arn)
+
+
 def test_the_run_is_waited_for_until_another_node_has_the_slot(world):
     instance = at_work(world)
     world.change("RUN#one", "SLOT#00", node="i-another")
@@ -171,19 +97,6 @@ def test_an_instance_that_cannot_be_detached_is_noted_and_its_group_replaces_it(
     assert "group" in notes(item)["detach"]
     assert world.instance_state(instance) == "terminated"
     assert world.item("RUN#one", "SLOT#00")["fleet"] == "a10"
-
-
-def test_without_capacity_the_slot_goes_to_the_next_fleet_with_its_claim(world):
-    instance = at_work(world, fleets=["gone", "l4", "lab", "a10"])
-    left(world, instance)
-    world.none_left("l4")
-    arn = world.start("Failover", spot_warning(instance))
-    item = over(world, arn, "moved")
-    assert "sufficient" in notes(item)["capacity"]["said"][0]
-    slot = world.item("RUN#one", "SLOT#00")
-    assert (slot["fleet"], slot["queue"], slot["moved"]) == ("a10", world.out["Queuea10"], 1)
-    assert world.claims("one") == {"a10": (1, 1)}
-    assert (world.size("l4"), world.size("a10")) == (0, 1)
 
 
 def test_without_spot_capacity_the_slot_goes_to_the_on_demand_floor(world):

@@ -2,58 +2,15 @@
 
 import pytest
 
+from tests.integration.state_machines.scenes import (
+    DONE,
+    STOPPED,
+    ended,
+    finish,
+)
 from tests.integration.state_machines.world import Keeper
 
-DONE = {"phase": "done", "state_hash": "abc", "steps": 3, "cost_usd": 0.1, "reason": ""}
-STOPPED = {"phase": "stopped", "state_hash": "", "steps": 1, "cost_usd": 0.1, "reason": "budget"}
-
-
-def finish(world, coordinate, *islands):
-    """Play a run to its end, from a coordinator and islands that work."""
-    world.succeed(coordinate, **DONE)
-    for work in islands:
-        world.succeed(work, ended="done")
-    export = world.take("coordinator", "export")
-    world.succeed(export, state_hash="abc", certificate="c", export="e")
-
-
-def ended(world, arn, run, state):
-    """Check how an execution and its run ended, and that nothing is held or rented."""
-    expected = "FAILED" if state == "failed" else "SUCCEEDED"
-    assert world.end(arn)["status"] == expected
-    assert world.run(run)["state"] == state
-    assert world.claims(run) == {}
-    assert [world.size(fleet) for fleet in ("l4", "a10", "coordinator", "compiler")] == [0] * 4
-    return world.run(run)
-
-
-def test_a_compiled_run_trains_exports_and_gives_everything_back(world):
-    world.prepare("one")
-    arn = world.start("Jobs", {"run": "one"})
-    coordinate = world.take("coordinator", "coordinate")
-    islands = [world.take("l4", "island") for _ in range(2)]
-    assert {work["slot"] for work in islands} == {0, 1}
-    assert {work["schema"] for work in islands} == {"luma/work/1"}
-    assert world.claims("one") == {"l4": (2, 2), "coordinator": (1, 1)}
-    assert (world.size("l4"), world.size("coordinator")) == (2, 1)
-    assert world.run("one")["state"] == "running"
-    assert world.run("one")["execution"] == arn
-    finish(world, coordinate, *islands)
-    run = ended(world, arn, "one", "done")
-    assert (run["state_hash"], run["reason"]) == ("abc", "")
-
-
-def test_a_run_without_an_artifact_is_compiled_on_a_host_that_goes_again(world):
-    world.prepare("raw", artifact=None, slots=1)
-    arn = world.start("Jobs", {"run": "raw"})
-    compiling = world.take("compiler", "compile")
-    assert (world.size("compiler"), world.size("l4")) == (1, 0)
-    world.succeed(compiling, artifact="runs/raw/artifact.luma", level="L2", targets=["cpu"])
-    coordinate, island = world.take("coordinator", "coordinate"), world.take("l4", "island")
-    assert world.run("raw")["artifact"] == "runs/raw/artifact.luma"
-    assert world.size("compiler") == 0
-    finish(world, coordinate, island)
-    ended(world, arn, "raw", "done")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_a_deployment_without_a_compiler_says_so(world):
@@ -190,18 +147,6 @@ def test_what_fails_each_time_ends_the_run(world, kind):
     for _ in range(2):
         world.fail(world.take(fleet, kind), "Luma.Retryable", "no route to the bucket")
     assert "Luma.Retryable" in ended(world, arn, "one", "failed")["reason"]
-
-
-def test_a_refused_island_goes_to_the_next_fleet_with_its_claim(world):
-    world.prepare("one", slots=1, fleets=["l4", "a10"])
-    arn = world.start("Jobs", {"run": "one"})
-    coordinate = world.take("coordinator")
-    world.fail(world.take("l4"), "Luma.Refused", "needs 40 GiB")
-    island = world.take("a10")
-    assert world.claims("one") == {"a10": (1, 1), "coordinator": (1, 1)}
-    assert (world.size("l4"), world.size("a10")) == (0, 1)
-    finish(world, coordinate, island)
-    ended(world, arn, "one", "done")
 
 
 def test_an_island_that_every_fleet_refuses_ends_the_run(world):

@@ -60,13 +60,11 @@ class World:
         """
         self.server.lift_faults()
         self.server.commands("Success")
-        for machine in self._states.list_state_machines()["stateMachines"]:
-            running = self._states.list_executions(
-                stateMachineArn=machine["stateMachineArn"], statusFilter="RUNNING"
-            )
-            for execution in running["executions"]:
-                self._states.stop_execution(executionArn=execution["executionArn"])
-        until(lambda: not self._running(), "the end of all executions")
+        self._stop_everything()
+        for fleet in FLEETS:
+            self.server.capacity(self.group_name(fleet), None)
+            self.resize(fleet, 0)
+        self._stop_everything()  # what the ends of those instances have started
         self._before = {
             execution["executionArn"]
             for machine in self._states.list_state_machines()["stateMachines"]
@@ -74,13 +72,16 @@ class World:
                 stateMachineArn=machine["stateMachineArn"]
             )["executions"]
         }
-        for fleet in FLEETS:
-            self.server.capacity(self.group_name(fleet), None)
-            self.resize(fleet, 0)
         for item in self._table.scan(TableName=self.out["Table"])["Items"]:
             self._table.delete_item(
                 TableName=self.out["Table"], Key={"pk": item["pk"], "sk": item["sk"]}
             )
+
+    def _stop_everything(self) -> None:
+        for execution in self._running():
+            self._states.stop_execution(executionArn=execution["executionArn"])
+        # Those that clean up behind the stopped ones come to their own end.
+        until(lambda: not self._running(), "the end of all executions")
 
     def _running(self) -> list[Any]:
         return [

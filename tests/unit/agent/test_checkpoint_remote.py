@@ -251,6 +251,7 @@ def test_the_bucket_counts_and_not_what_lies_here(account: Account, tmp_path: Pa
 # --------------------------------------------------------------------- a cut upload
 
 
+@pytest.mark.timeout(600)
 def test_a_writer_that_dies_anywhere_leaves_the_one_before(
     account: Account, tmp_path: Path
 ) -> None:
@@ -609,17 +610,17 @@ def test_the_upload_holds_up_no_snapshot(account: Account, tmp_path: Path) -> No
 
     def slow(path: Path) -> None:
         uploading.set()
-        assert go_on.wait(30)
+        assert go_on.wait(100)
         original(path)
 
     account.remote.push = slow  # type: ignore[method-assign]
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(store.write, store.take_snapshot(_state(4)), stall_s=0.0)
-        assert uploading.wait(30)
+        assert uploading.wait(100)
         second = store.take_snapshot(_state(8))  # would block for ever
         second.release()
         go_on.set()
-        assert first.result(30)["type"] == "checkpointed"
+        assert first.result(100)["type"] == "checkpointed"
 
 
 def test_a_wiped_node_starts_from_the_bucket(account: Account, tmp_path: Path) -> None:

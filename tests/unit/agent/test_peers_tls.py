@@ -50,8 +50,8 @@ def _connected(
 ) -> tuple[socket.socket, socket.socket]:
     """Give both ends of a connection to a listener."""
     meeting = Meeting(purpose, MEETING.key, MEETING.sender)
-    mine = dial((server.host, server.port), meeting, TOKEN, timeout_s=10, tls=tls)
-    theirs = server.wait_for(meeting, cancelled=lambda: False, timeout_s=10)
+    mine = dial((server.host, server.port), meeting, TOKEN, timeout_s=60, tls=tls)
+    theirs = server.wait_for(meeting, cancelled=lambda: False, timeout_s=60)
     return mine, theirs
 
 
@@ -95,7 +95,7 @@ def test_a_sender_that_closes_at_once_loses_nothing(servers, tls: RunTls) -> Non
         sender = threading.Thread(target=send)
         sender.start()
         received = bytearray(len(data))
-        theirs.settimeout(20)
+        theirs.settimeout(60)
         time.sleep(0.01)  # it may be through before the first byte is read
         receive_into(theirs, memoryview(received))
         sender.join()
@@ -106,7 +106,7 @@ def test_a_sender_that_closes_at_once_loses_nothing(servers, tls: RunTls) -> Non
 def test_an_interrupted_reader_gets_an_error_and_no_ciphertext(servers, tls: RunTls) -> None:
     """It is between two reads, and encrypted bytes lie in the socket."""
     mine, theirs = _connected(servers[0], tls)
-    theirs.settimeout(20)
+    theirs.settimeout(60)
     buffer = bytearray(1_000)
     mine.sendall(b"\x07" * 10)
     receive_into(theirs, memoryview(buffer)[:10])
@@ -135,7 +135,7 @@ def test_a_reader_that_waits_ends_at_once(servers, tls: RunTls) -> None:
     thread.start()
     time.sleep(0.05)  # mostly it waits by now; it must end in either case
     interrupt(theirs)
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     assert errors
     mine.close()
@@ -148,9 +148,9 @@ def test_a_stranger_is_not_heard(servers, other: RunTls, kind: str) -> None:
     meeting = Meeting("ring", "1/2/0", "island-9")
     with (
         contextlib.suppress(PeerError),
-        dial((servers[0].host, servers[0].port), meeting, TOKEN, timeout_s=10, tls=tls) as end,
+        dial((servers[0].host, servers[0].port), meeting, TOKEN, timeout_s=60, tls=tls) as end,
     ):
-        end.settimeout(20)
+        end.settimeout(60)
         with contextlib.suppress(OSError):  # closed by a reset
             while end.recv(1000):  # what is said before is the alert of TLS
                 pass
@@ -162,7 +162,7 @@ def test_a_listener_of_another_run_is_not_spoken_to(tls: RunTls, other: RunTls) 
     server = PeerServer(TOKEN, tls=other)
     try:
         with pytest.raises(PeerError, match="cannot connect"):
-            dial((server.host, server.port), MEETING, TOKEN, timeout_s=10, tls=tls)
+            dial((server.host, server.port), MEETING, TOKEN, timeout_s=60, tls=tls)
     finally:
         server.close()
 
@@ -174,13 +174,13 @@ def test_a_plain_listener_gets_no_token(tls: RunTls) -> None:
         def listen() -> None:
             connection, _ = listener.accept()
             with connection:
-                connection.settimeout(20)
+                connection.settimeout(60)
                 heard.extend(connection.recv(10_000))
 
         thread = threading.Thread(target=listen)
         thread.start()
         with pytest.raises(PeerError):
-            dial(listener.getsockname(), MEETING, TOKEN, timeout_s=10, tls=tls)
+            dial(listener.getsockname(), MEETING, TOKEN, timeout_s=60, tls=tls)
         thread.join()
     assert heard[0] == 0x16, "a handshake record"
     assert TOKEN.encode() not in heard

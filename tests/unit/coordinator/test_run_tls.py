@@ -43,7 +43,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     left, right = socket.socketpair()
     for end in (left, right):
-        end.settimeout(10)
+        end.settimeout(60)
     yield left, right
     left.close()
     right.close()

@@ -24,7 +24,9 @@ from runtime.spec.errors import CoordinationError, LumaError
 from tests.unit.coordinator.account_table import TABLE, emulated_table, new_run
 from tests.unit.plans import make_plan
 
-PLAN = make_plan(heartbeat_timeout_s=30.0)
+PLAN = make_plan(heartbeat_timeout_s=300.0)
+
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -72,13 +74,13 @@ class Life:
     async def ended(self) -> LumaError:
         """Wait until it has given way; give why."""
         with pytest.raises(LumaError) as caught:
-            await asyncio.wait_for(self.task, 20)
+            await asyncio.wait_for(self.task, 100)
         self.writer.close()
         return caught.value
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(work(), 40))
+    asyncio.run(asyncio.wait_for(work(), 200))
 
 
 async def _all(reader: asyncio.StreamReader) -> list[str]:
@@ -96,7 +98,7 @@ def test_it_publishes_where_it_listens(run_dir: Path, place: TablePlace) -> None
         published = DynamoCommitLog(TABLE, place.run, read_only=True).address()
         assert published == CoordinatorAddress.read(run_dir)
         life.server._take({"type": "stop"})
-        assert await asyncio.wait_for(life.task, 20) == "stopped"
+        assert await asyncio.wait_for(life.task, 100) == "stopped"
         life.writer.close()
 
     _run(work)
@@ -149,7 +151,7 @@ def test_a_table_that_refuses_fails_the_run(
         loaded = {"type": "loaded", "request": 1, "step": 0, "state_hash": "s"}
         life.writer.write(wire.encode(loaded))
         assert "exit" in await _all(reader)
-        assert await asyncio.wait_for(life.task, 20) == "failed"
+        assert await asyncio.wait_for(life.task, 100) == "failed"
         life.writer.close()
 
     _run(work)
@@ -198,7 +200,7 @@ def test_a_new_host_takes_the_token_from_the_table(
         assert new.token == old.token
         assert new.port != old.port
         second.server._take({"type": "stop"})
-        await asyncio.wait_for(second.task, 20)
+        await asyncio.wait_for(second.task, 100)
         second.writer.close()
 
     _run(work)
@@ -214,7 +216,7 @@ def test_under_tls_status_and_islands_are_answered(run_dir: Path, place: TablePl
         assert status["coordinator"] == {"pid": os.getpid()}
         assert [island["name"] for island in status["islands"]] == ["island-0"]
         life.server._take({"type": "stop"})
-        await asyncio.wait_for(life.task, 20)
+        await asyncio.wait_for(life.task, 100)
         life.writer.close()
 
     _run(work)

@@ -115,6 +115,7 @@ def table() -> Iterator[None]:
         yield
 
 
+@pytest.mark.timeout(600)
 def test_both_logs_answer_alike() -> None:
     BothLogs.TestCase.settings = settings(max_examples=8, stateful_step_count=15, deadline=None)
     BothLogs.TestCase().runTest()

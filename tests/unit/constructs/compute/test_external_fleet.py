@@ -120,6 +120,7 @@ def test_the_set_up_script_is_a_script_that_ends_no_machine(external, tmp_path):
     script = text_of(external.template["Outputs"]["amdscript"]["Value"])
     assert "shutdown" not in script
     assert "--fleet amd --family rocm " in script
+    assert script.rstrip().endswith("--external rocm-gfx942")
     path = tmp_path / "set-up.sh"
     path.write_text(script.replace("<AWS::Region>", "us-east-1"))
     subprocess.run(["bash", "-n", str(path)], check=True, timeout=30)

@@ -277,7 +277,10 @@ def test_a_target_that_a_region_lacks_is_said_with_the_region():
 def test_of_a_region_that_the_catalogue_does_not_have_nothing_is_known():
     nowhere = cdk.Environment(account="111122223333", region="xx-new-1")
     stack, shared = new_scope(nowhere)
-    assert AcceleratorFleet(stack, "Fleet", **GOOD, **shared).instance_types
+    fleet = AcceleratorFleet(stack, "Fleet", **GOOD, **shared)
+    assert fleet.instance_types
+    said = str([entry.data for entry in fleet.node.metadata])
+    assert "xx-new-1: the catalogue does not know which types it offers" in said
 
 
 def test_tokens_are_no_mistakes(scope):

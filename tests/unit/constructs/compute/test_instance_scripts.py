@@ -165,6 +165,22 @@ def test_the_node_s_service_leaves_on_sigterm_before_a_spot_instance_is_gone(boo
 
 
 @pytest.mark.slow
+def test_a_host_outside_ec2_gets_a_service_that_says_who_it_is(host):
+    root, environment, record = host
+    done = run("bootstrap.sh", [*NODE, "--wheels", "s3://w/", "--external", "tpu-v5e"], environment)
+    assert done.returncode == 0, done.stderr
+    service = unit(root / "etc/systemd/system/luma-host-identity.service")
+    assert shlex.split(service["Service"]["ExecStart"])[2:] == [
+        "/opt/luma/src/node/host_identity.py", "--region", "us-east-1", "--chip", "tpu-v5e",
+    ]  # fmt: skip
+    assert service["Unit"]["Before"] == "luma-node.service"
+    endpoint = "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://127.0.0.1:9254"
+    assert endpoint in (root / "etc/luma/agent.env").read_text().splitlines()
+    started = "systemctl enable --now luma-host-identity.service luma-node.service"
+    assert started in record.read_text().splitlines()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("there", [True, False])
 def test_a_trainium_host_gets_the_library_that_its_image_may_lack(there, host):
     root, environment, record = host

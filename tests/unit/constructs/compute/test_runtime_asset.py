@@ -82,6 +82,7 @@ def test_it_holds_packages_versions_requirements_and_scripts(checkout):
             "enclave_image/parent/luma.service",
             "node/bootstrap.sh",
             "node/enclave_host.sh",
+            "node/host_identity.py",
             "node/python_env.sh",
             "node/serve_host.sh",
             "node/serve_watch.py",

@@ -112,6 +112,8 @@ def machines(app: cdk.App) -> cdk.Stack:
         store=store,
         topic=topic,
         max_duration=cdk.Duration.minutes(10),
+        # Nothing here may depend on how fast the computer is.
+        heartbeat=cdk.Duration.minutes(9),
         max_retries=1,
     )
     hasty = TrainingJobs(

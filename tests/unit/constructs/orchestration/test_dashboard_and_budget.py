@@ -146,6 +146,4 @@ def test_both_services_may_publish_for_this_account_alone(assembly):
     statements = policy["Properties"]["PolicyDocument"]["Statement"]
     [ours] = [one for one in statements if "Service" in one.get("Principal", {})]
     assert ours["Principal"]["Service"] == ["budgets.amazonaws.com", "cloudwatch.amazonaws.com"]
-    assert ours["Condition"] == {
-        "StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}
-    }
+    assert ours["Condition"] == {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}

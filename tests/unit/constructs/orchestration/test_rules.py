@@ -104,5 +104,7 @@ def test_a_target_of_ones_own_gets_one_kind_of_event(tmp_path):
     own = {name: one["Properties"] for name, one in made.items() if "Targets" in one["Properties"]}
     kinds = [one["EventPattern"]["detail-type"][0] for one in own.values()]
     assert sorted(kinds) == sorted(pattern["detail-type"][0] for pattern in PATTERNS.values())
-    details = [one["EventPattern"]["detail"] for one in own.values() if "detail" in one["EventPattern"]]
+    details = [
+        one["EventPattern"]["detail"] for one in own.values() if "detail" in one["EventPattern"]
+    ]
     assert details == [{"state": ["shutting-down"]}]
