@@ -68,6 +68,7 @@ schema: $(STAMP) ## write the JSON Schema of job files again
 
 measurements: $(STAMP) ## write the enclave image's measurements again, after a change to the compiler
 	$(PY) -m enclave_image.measurements $(if $(KERNEL),--kernel $(KERNEL)) $(if $(NSM),--nsm $(NSM))
+	cp enclave_image/measurements.json luma_constructs/data/measurements.json
 
 boot: $(STAMP) ## boot the enclave image under QEMU; skips, and says what is missing, where it cannot
 	@$(PY) -m tests.e2e.boot $(if $(KERNEL),--kernel $(KERNEL)) $(if $(PINS),--pins $(PINS)) \

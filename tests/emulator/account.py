@@ -59,6 +59,7 @@ class EmulatedAccount:
         )
         self.players = Players(self.server, work / "instances", {**PLAYED, **(played or {})})
         self._open = ExitStack()
+        self._config: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
         self._open.enter_context(self.server)
@@ -73,11 +74,13 @@ class EmulatedAccount:
 
     def deploy(self, **context: str) -> CdkRun:
         """Deploy the stack, or update it with other context parameters."""
-        return (self.cdk.with_context(**context) if context else self.cdk).deploy(self.stack)
+        done = (self.cdk.with_context(**context) if context else self.cdk).deploy(self.stack)
+        self._config = self._parameter(f"/luma/{self.stack}/config")
+        return done
 
     def config(self) -> dict[str, Any]:
-        """The deployment's parameter."""
-        return self._parameter(f"/luma/{self.stack}/config")
+        """The deployment's parameter, as the last deploy wrote it: it is gone with the stack."""
+        return self._config
 
     def fleet(self, name: str) -> dict[str, Any]:
         """A fleet's parameter."""

@@ -96,7 +96,7 @@ class BranchRecord:
         """Add what another record saw of the machines that this one has."""
         for part in json.loads(path.read_text()).values():
             theirs = {(a, b) for a, b in part["all"]}
-            key = max(self._all, key=lambda known: len(self._all[known] & theirs))
+            key = max(self._all, key=lambda known: _likeness(self._all[known], theirs))
             ran = {(a, b) for a, b in part["ran"]}
             self._ran.setdefault(key, set()).update(ran & self._all[key])
 
@@ -115,6 +115,11 @@ class BranchRecord:
         return sorted(
             edge for key, edges in self._all.items() for edge in edges - self._ran.get(key, set())
         )
+
+
+def _likeness(ours: set[Edge], theirs: set[Edge]) -> float:
+    """Share of common branches; one machine may hold all of another's and be a different one."""
+    return len(ours & theirs) / max(1, len(ours | theirs))
 
 
 def record_all(server: EmulatedServer) -> None:

@@ -4,7 +4,8 @@
 - `AWS::CloudWatch::Alarm` is skipped too, and a template that refers to one then fails: here it makes
   an alarm with its metric, threshold and actions (metrics of an expression are left out).
 - `AWS::SSM::Parameter`: a template's `Tags` is a map, moto wants the API's list.
-- `AWS::SSM::Document`: a template's `Content` may be an object, moto wants text.
+- `AWS::SSM::Document`: a template's `Content` may be an object, moto wants text; the
+  format is JSON where a template names none.
 - `AWS::EC2::RouteTable` and `AWS::EC2::SubnetRouteTableAssociation` are never deleted, so that a
   stack with a network cannot be either.
 """
@@ -59,6 +60,7 @@ def _document(original: Any, name: str, resource: Any, *args: Any, **kwargs: Any
     content = resource["Properties"].get("Content")
     if not isinstance(content, str):
         resource["Properties"]["Content"] = json.dumps(content)
+    resource["Properties"].setdefault("DocumentFormat", "JSON")
     return original(name, resource, *args, **kwargs)
 
 

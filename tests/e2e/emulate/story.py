@@ -1,14 +1,12 @@
 """The story: deploy, train, interrupt, move, finish, update, destroy."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.e2e.emulate.branch_tests import BranchTests
 from tests.e2e.emulate.command_line import CommandLine
 from tests.e2e.emulate.deployment import CONTEXT, Deployment
 from tests.e2e.emulate.job import ISLANDS, JobFiles, write_jobs
@@ -16,7 +14,6 @@ from tests.e2e.emulate.report import Failover, Report
 from tests.emulator import events
 from tests.emulator.account import EmulatedAccount
 from tests.emulator.branches import BranchRecord
-from tests.emulator.node import ROOT
 from tests.emulator.server import REGION
 from tests.emulator.waiting import until
 
@@ -46,13 +43,16 @@ class Story:
         """
         jobs = write_jobs(self._work / "job", region=REGION)
         self.train_uninterrupted(jobs)
-        with EmulatedAccount(self._work, context=CONTEXT) as account:
+        with (
+            EmulatedAccount(self._work, context=CONTEXT) as account,
+            BranchTests(self._work) as tests,
+        ):
             deployment = self.deploy(account)
             execution = self.start(account, deployment, jobs)
             self._interrupt(account, deployment)
             self._finish(account, deployment, execution, jobs)
             self._repeat(account, deployment)
-            self._count_branches(account, deployment)
+            self._count_branches(account, tests)
             self._update_and_destroy(account, deployment)
 
     def train_uninterrupted(self, jobs: JobFiles) -> None:
@@ -183,37 +183,20 @@ class Story:
         same = certificate["state_hash"] == self._report.reference_state_hash
         return same and weights and "config.json" in names
 
-    def _count_branches(self, account: EmulatedAccount, deployment: Deployment) -> None:
+    def _count_branches(self, account: EmulatedAccount, tests: BranchTests) -> None:
+        self._say("branches, with those of the state machines' own tests")
+        self._report.check("the state machines' own tests pass", tests.passed())
         client = account.server.client("stepfunctions")
         record = BranchRecord()
         for machine in client.list_state_machines()["stateMachines"]:
             record.add_machine(client, machine["stateMachineArn"])
-        for part in self._branches_of_tests():
+        for part in tests.records():
             record.merge(part)
         self._report.branches_executed = record.executed
         self._report.branches_total = record.total
         record.write(self._work / "branches.json")
         for before, after in record.missing():
             self._say(f"  not executed: {before} -> {after}")
-
-    def _branches_of_tests(self) -> list[Path]:
-        """Run the machines' own tests, which drive what one story cannot, and give what they saw."""
-        self._say("the state machines' own tests")
-        folder = self._work / "branches"
-        shutil.rmtree(folder, ignore_errors=True)
-        command = [sys.executable, "-m", "pytest", "-q", "tests/integration/state_machines"]
-        ended = subprocess.run(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "LUMA_BRANCHES": str(folder)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        (self._work / "state_machines.log").write_text(ended.stdout + ended.stderr)
-        self._report.check("the state machines' own tests pass", ended.returncode == 0)
-        return sorted(folder.glob("*.json"))
 
     def _update_and_destroy(self, account: EmulatedAccount, deployment: Deployment) -> None:
         self._say("an update of the stack")

@@ -34,7 +34,7 @@ def test_the_job_goes_on_in_a_new_stack_to_the_same_bits(tmp_path):
         until(lambda: not account.players.alive(), "no instance", seconds=300)
         committed = len(old.commits(RUN))
         assert 3 <= committed < jobs.steps
-        assert old.run(RUN)["state"] == "running"  # nobody was there to say otherwise
+        assert old.run(RUN)["state"] != "done"
 
         account.deploy(bucket=old.config["bucket"], table=old.config["table"])
         new = Deployment(account)

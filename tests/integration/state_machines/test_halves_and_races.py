@@ -129,10 +129,10 @@ def test_claims_that_change_while_a_failover_moves_one_are_seen(world):
     instance = at_work(world)
     left(world, instance)
     world.none_left("l4")
-    with Contender(world, "a10"):
+    with Contender(world, "l4", "a10"):
         over(world, world.start("Failover", spot_warning(instance)), "moved")
-    assert world.item("FLEET#a10", "FLEET")["desired"] == 2
-    assert world.size("a10") == 2
+    assert world.claims("one") == {"l4": (0, 1), "a10": (1, 2)}
+    assert (world.size("l4"), world.size("a10")) == (1, 2)
 
 
 def test_a_failover_in_crowded_fleets_sets_no_size_that_a_group_cannot_have(world):
@@ -167,6 +167,7 @@ def test_a_claim_on_the_compiler_that_somebody_took_away_is_not_given_back_twice
     compiling = world.take("compiler")
     world.put("RUN#one", "HOST#compiler", fleet="compiler", queue="q", asg="group-compiler")
     world.put("FLEET#compiler", "FLEET", desired=0)
+    world.resize("compiler", 0)
     world.succeed(compiling, artifact="a", level="L1", targets=[])
     world.take("coordinator")
     assert world.item("FLEET#compiler", "FLEET")["desired"] == 0
