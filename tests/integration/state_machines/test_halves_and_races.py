@@ -141,6 +141,7 @@ def test_a_failover_in_crowded_fleets_sets_no_size_that_a_group_cannot_have(worl
     left(world, instance)
     for fleet in ("l4", "a10"):
         world.put(f"FLEET#{fleet}", "FLEET", desired=10)
+    world.resize("a10", 3)
     world.none_left("l4")
     over(world, world.start("Failover", spot_warning(instance)), "moved")
     assert (world.size("l4"), world.size("a10")) == (3, 3)

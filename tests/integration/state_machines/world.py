@@ -61,6 +61,8 @@ class World:
         self.server.lift_faults()
         self.server.commands("Success")
         self._stop_everything()
+        while self._take_requests():
+            pass
         for fleet in FLEETS:
             self.server.capacity(self.group_name(fleet), None)
             self.resize(fleet, 0)
@@ -211,15 +213,15 @@ class World:
 
     def requests(self) -> list[dict[str, Any]]:
         """The requests that have come to the other region's bus in this test, at least one."""
+        return until(self._take_requests, f"a request in {OTHER_REGION}")
+
+    def _take_requests(self) -> list[dict[str, Any]]:
+        """Take what has arrived in the other region, at most ten."""
         sqs = self.server.client("sqs", OTHER_REGION)
-
-        def messages() -> list[dict[str, Any]]:
-            found = sqs.receive_message(QueueUrl=self._elsewhere, MaxNumberOfMessages=10)
-            for message in found.get("Messages", ()):
-                sqs.delete_message(QueueUrl=self._elsewhere, ReceiptHandle=message["ReceiptHandle"])
-            return [json.loads(message["Body"]) for message in found.get("Messages", ())]
-
-        return until(messages, f"a request in {OTHER_REGION}")
+        found = sqs.receive_message(QueueUrl=self._elsewhere, MaxNumberOfMessages=10)
+        for message in found.get("Messages", ()):
+            sqs.delete_message(QueueUrl=self._elsewhere, ReceiptHandle=message["ReceiptHandle"])
+        return [json.loads(message["Body"]) for message in found.get("Messages", ())]
 
     def _listen_elsewhere(self) -> str:
         """Bring what arrives on the other region's bus into a queue."""
