@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from luma_constructs.acknowledgements import acknowledge
     from luma_constructs.agent_bootstrap import WheelSource
     from luma_constructs.coordinator_host import CoordinatorHost
-    from luma_constructs.deployment_props import CompilerProps, FleetProps, LumaRoles
+    from luma_constructs.deployment_props import (
+        BudgetProps,
+        CompilerProps,
+        FleetProps,
+        LumaRoles,
+    )
     from luma_constructs.drain_document import DrainDocument
     from luma_constructs.enclave_image_file import EnclaveImage, EnclaveImageError
     from luma_constructs.external_fleet import ExternalFleet
@@ -38,7 +43,7 @@ if TYPE_CHECKING:
     )
     from luma_constructs.luma_dashboard import LumaAlarms, LumaDashboard
     from luma_constructs.luma_deployment import LumaDeployment
-    from luma_constructs.luma_stack import LumaStack
+    from luma_constructs.luma_stack import LumaStack, StackWithoutLookups
     from luma_constructs.run_store import RunStore
     from luma_constructs.run_store_grants import RunStoreGrants
     from luma_constructs.runtime_asset import RuntimeAsset, RuntimeSourceError
@@ -50,6 +55,7 @@ __all__ = [
     "AcceleratorFleet",
     "AcceptedAmis",
     "AcceptedImages",
+    "BudgetProps",
     "CompilerProps",
     "CoordinatorHost",
     "DrainDocument",
@@ -82,6 +88,7 @@ __all__ = [
     "RuntimeSourceError",
     "SealedCompiler",
     "SpotInterruptionRules",
+    "StackWithoutLookups",
     "TrainingJobs",
     "TrainingJobsGrants",
     "TrustAnchorSource",
@@ -95,7 +102,7 @@ _MODULES = {
     "acknowledgements": ("acknowledge",),
     "agent_bootstrap": ("WheelSource",),
     "coordinator_host": ("CoordinatorHost",),
-    "deployment_props": ("CompilerProps", "FleetProps", "LumaRoles"),
+    "deployment_props": ("BudgetProps", "CompilerProps", "FleetProps", "LumaRoles"),
     "drain_document": ("DrainDocument",),
     "enclave_image_file": ("EnclaveImage", "EnclaveImageError"),
     "external_fleet": ("ExternalFleet",),
@@ -111,7 +118,7 @@ _MODULES = {
     "key_policy": ("AcceptedAmis", "AcceptedImages", "KeyPolicyError", "Measurements"),
     "luma_dashboard": ("LumaAlarms", "LumaDashboard"),
     "luma_deployment": ("LumaDeployment",),
-    "luma_stack": ("LumaStack",),
+    "luma_stack": ("LumaStack", "StackWithoutLookups"),
     "run_store": ("RunStore",),
     "run_store_grants": ("RunStoreGrants",),
     "runtime_asset": ("RuntimeAsset", "RuntimeSourceError"),

@@ -11,7 +11,6 @@ import pytest
 from enclave_image.nsm import Nsm
 from enclave_image.service import jobs
 from enclave_image.service.client import compile_in_service
-from enclave_image.service.errors import ServiceError
 from enclave_image.service.session import Trust
 from runtime.artifact import AcceptedMeasurements, KeyPolicy, open_artifact, verify_artifact
 from runtime.artifact.attestation import PcrPolicy, TrustRoots
@@ -197,8 +196,29 @@ def test_a_document_of_another_artifact_is_not_taken_to_kms(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_enclave_gets_no_key_of_kms(rsa_key, ready, package, tenant, tmp_path):
-    customer = tenant("L1")
-    wanted = order(package, data_key=None, kms=customer.reference)
-    with running(rsa_key) as service, pytest.raises(ServiceError, match=r"request\.key"):
+def order_under_kms(package, customer):
+    """Give an order that seals under a customer's key in KMS, at L1."""
+    access = customer.cloud.access(customer.roles["sealer"])
+    return order(package, data_key=None, kms=customer.reference, access=access)
+
+
+def test_what_is_no_enclave_gets_no_key_that_only_an_enclave_may_have(
+    rsa_key, ready, package, tenant, tmp_path
+):
+    wanted = order_under_kms(package, tenant("L2"))
+    with running(rsa_key) as service, pytest.raises(KeyServiceError) as caught:
         compile_in_service(service.address, wanted, output=tmp_path / "a.luma")
+    assert caught.value.reason == "denied"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_enclave_reaches_l1_with_kms_and_claims_no_more(
+    rsa_key, ready, package, roots, tenant, tmp_path
+):
+    customer = tenant("L1")
+    wanted = order_under_kms(package, customer)
+    with running(rsa_key) as service:
+        made = compile_in_service(service.address, wanted, output=tmp_path / "a.luma")
+    assert not made.attested
+    found = verify(made, roots, key=customer.keys("agent", None))
+    assert (found.level, found.claimed) == ("L1", "L1")
