@@ -148,6 +148,15 @@ def test_a_lost_host_is_replaced_and_never_moved(world, capacity):
     assert world.item("RUN#one", "HOST#coordinator")["fleet"] == "coordinator"
 
 
+def test_a_lost_host_without_capacity_waits_where_there_is_no_other_region(world):
+    world.prepare("one", state="running")
+    instance = place(world, "one", "coordinator")
+    left(world, instance)
+    world.none_left("coordinator")
+    over(world, world.start("Alone", spot_warning(instance)), "no-capacity")
+    assert world.item("RUN#one", "HOST#coordinator")["fleet"] == "coordinator"
+
+
 def test_a_place_that_moved_to_a_node_outside_ec2_needs_no_group(world):
     instance = at_work(world)
     left(world, instance)
