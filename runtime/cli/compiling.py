@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from runtime.run.target_report import TargetReport
     from runtime.spec import JobSpec
 
-_TOLD_FROM_S = 3.0
-"""A stage of a compile that took so long gets a line of its own."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
@@ -78,6 +75,7 @@ def compile_in(
         LumaError: a stage failed; nothing is in the artifact's place then.
     """
     from enclave_image.service.client import compile_in_service
+    from runtime.run.compile_events import tell_compile_event
     from runtime.run.prepare import prepare
 
     trust = _trust(options)
@@ -87,7 +85,7 @@ def compile_in(
 
     def said(result: TargetResult) -> None:
         results[result.target] = result
-        reporter.stage(f"{result.target}: {_how_it_ended(result)}")
+        tell_compile_event(reporter, _ending(result))
 
     local = None if options.address is not None else CompileHere(spec, order)
     try:
@@ -97,7 +95,7 @@ def compile_in(
                 order,
                 output=artifact_path,
                 trust=trust,
-                progress=lambda event: _tell(reporter, event),
+                progress=lambda event: tell_compile_event(reporter, event),
                 said=said,
             )
     except CompileError:
@@ -130,13 +128,12 @@ def _address(
     return contextlib.nullcontext(Address.parse(str(options.address)))
 
 
-def _how_it_ended(result: TargetResult) -> str:
-    """Say how a target's compile ended."""
+def _ending(result: TargetResult) -> dict[str, object]:
+    """Give the event of a target's end."""
     if result.error is not None:
-        return f"failed: {result.error.message.splitlines()[0]}"
-    if result.cached:
-        return "from the cache, nothing was compiled"
-    return f"compiled in {result.seconds:.1f} s"
+        return {"target": result.target, "stage": "failed", "message": result.error.message}
+    ended = {"stage": "done", "cached": result.cached, "seconds": result.seconds}
+    return {"target": result.target, **ended}
 
 
 def _trust(options: ServiceOptions) -> Trust:
@@ -161,6 +158,7 @@ def _order(
     from enclave_image.service.client import CompileOrder
     from runtime.artifact import KeyReference
     from runtime.artifact.kms import AwsAccess
+    from runtime.run.target_report import job_statistics
 
     asked = spec.compile
     level: Level = asked.seal
@@ -180,13 +178,7 @@ def _order(
         data_key=data_key,
         kms=kms,
         access=access,
-        statistics={
-            "parameters": capture["parameters"],
-            "micro_shards": spec.train.micro_shards,
-            "micro_batch": spec.train.micro_batch,
-            "seq_len": spec.train.seq_len,
-            "packing": spec.data.packing,
-        },
+        statistics=job_statistics(spec, capture["parameters"]),
     )
     return order, key_file
 
@@ -251,12 +243,3 @@ def _report(result: TargetResult, known: Mapping[str, TargetReport]) -> TargetRe
         cached=result.cached,
         error=error,
     )
-
-
-def _tell(reporter: Reporter, event: Mapping[str, object]) -> None:
-    """Turn an event of a compile into a line of progress, where it is worth one."""
-    stage, seconds = event.get("stage"), event.get("seconds")
-    long = isinstance(seconds, float) and seconds >= _TOLD_FROM_S
-    if stage in {"lower", "compile"} and long:
-        done = "lowered" if stage == "lower" else "compiled"
-        reporter.stage(f"{event.get('target')}: program {event.get('program')} {done}")

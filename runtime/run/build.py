@@ -11,16 +11,14 @@ from typing import Any
 from runtime.artifact import KeyService, LocalKeys, TargetPayload, default_home
 from runtime.compiler import TargetOutcome
 from runtime.plan.machine import available_memory
+from runtime.run.compile_events import tell_compile_event
 from runtime.run.files import write_bytes
 from runtime.run.folder import RunFolder
 from runtime.run.machine import software_versions
 from runtime.run.prepare import prepare
 from runtime.run.progress import Reporter
-from runtime.run.target_report import TargetReport, report_targets, statistics
+from runtime.run.target_report import TargetReport, job_statistics, report_targets, statistics
 from runtime.spec import CompileError, JobSpec, KmsSection, LumaError
-
-_TOLD_FROM_S = 3.0
-"""A stage of a compile that took so long gets a line of its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +97,7 @@ def compile_all(spec: JobSpec, folder: RunFolder, reporter: Reporter) -> tuple[T
         micro_shards=spec.train.micro_shards,
         cache_dir=private_folder(default_home() / "cache" / "compile"),
         data_key=load_or_create_keys().data_key,
-        progress=lambda event: _tell(reporter, event),
+        progress=lambda event: tell_compile_event(reporter, event),
         workers=parallel_compiles(len(data), cores=cores, memory_bytes=memory),
     )
 
@@ -147,24 +145,6 @@ def _joined(failed: Mapping[str, LumaError]) -> CompileError:
     return CompileError("\n".join(lines), remedy="\n    ".join(remedies) or None)
 
 
-def _tell(reporter: Reporter, event: Mapping[str, Any]) -> None:
-    """Turn an event of a compile into a line of progress, where it is worth one."""
-    target, stage = event["target"], event["stage"]
-    if stage == "done" and event["cached"]:
-        reporter.stage(f"{target}: from the cache, nothing was compiled")
-    elif stage == "done":
-        reporter.stage(f"{target}: compiled in {event['seconds']:.1f} s")
-    elif stage == "failed":
-        reporter.stage(f"{target}: failed: {event['message'].splitlines()[0]}")
-    elif stage == "waiting":
-        reporter.stage(f"{target}: another process compiles the same; waiting for it")
-    elif stage == "note":
-        reporter.stage(f"{target}: {event['message']}")
-    elif stage in {"lower", "compile"} and event["seconds"] >= _TOLD_FROM_S:
-        done = "lowered" if stage == "lower" else "compiled"
-        reporter.stage(f"{target}: program {event['program']} {done} in {event['seconds']:.1f} s")
-
-
 def _write(
     spec: JobSpec,
     folder: RunFolder,
@@ -185,14 +165,7 @@ def _write(
         signing_key=keys.signing_key,
         data_key=sealing.key,
         graph_digest=capture["package_digest"],
-        statistics={
-            "parameters": capture["parameters"],
-            "micro_shards": spec.train.micro_shards,
-            "micro_batch": spec.train.micro_batch,
-            "seq_len": spec.train.seq_len,
-            "packing": spec.data.packing,
-            **statistics(reports),
-        },
+        statistics={**job_statistics(spec, capture["parameters"]), **statistics(reports)},
         versions=software_versions(),
     )
     return {

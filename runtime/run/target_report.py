@@ -33,6 +33,7 @@ __all__ = [
     "TargetReport",
     "check_fits",
     "fits_of",
+    "job_statistics",
     "report_payload",
     "report_targets",
     "statistics",
@@ -97,6 +98,22 @@ def report_payload(payload: TargetPayload, spec: JobSpec) -> TargetReport:
         seconds=0.0,
     )
     return report_targets([outcome], spec)[0]
+
+
+def job_statistics(spec: JobSpec, parameters: int) -> dict[str, int | float | str | bool]:
+    """Give a job's own figures as an artifact's statistics.
+
+    Args:
+        spec: the job.
+        parameters: how many the captured model has.
+    """
+    return {
+        "parameters": parameters,
+        "micro_shards": spec.train.micro_shards,
+        "micro_batch": spec.train.micro_batch,
+        "seq_len": spec.train.seq_len,
+        "packing": spec.data.packing,
+    }
 
 
 def statistics(reports: Sequence[TargetReport]) -> dict[str, int | float]:
