@@ -158,6 +158,7 @@ def _order(
     from enclave_image.service.client import CompileOrder
     from runtime.artifact import KeyReference
     from runtime.artifact.kms import AwsAccess
+    from runtime.run.build import job_data_key
     from runtime.run.target_report import job_statistics
 
     asked = spec.compile
@@ -169,7 +170,7 @@ def _order(
         kms = KeyReference(arn=asked.kms.key_arn, customer=asked.kms.customer)
         access = AwsAccess(instance_role=asked.kms.instance_role)
     elif level != "L0":
-        key_file, data_key = _key_file(spec)
+        key_file, data_key = job_data_key(spec)
     order = CompileOrder(
         package=folder.graph_file.read_bytes(),
         targets=asked.targets,
@@ -181,17 +182,6 @@ def _order(
         statistics=job_statistics(spec, capture["parameters"]),
     )
     return order, key_file
-
-
-def _key_file(spec: JobSpec) -> tuple[Path, bytes]:
-    """Give the job's key file, else this machine's own, and the key in it."""
-    from runtime.artifact import load_data_key, load_or_create_keys
-
-    if spec.compile.key_file is not None:
-        path = spec.resolve(spec.compile.key_file)
-        return path, load_data_key(path)
-    keys = load_or_create_keys()
-    return keys.data_key_file, keys.data_key
 
 
 def _label(order: CompileOrder, made: CompiledInService, options: ServiceOptions) -> str:

@@ -156,7 +156,7 @@ def _write(
 
     keys, path = load_or_create_keys(), folder.artifact_file
     write_bytes(folder.signer_file, _public_pem(keys))
-    sealing = _sealing(spec, keys)
+    sealing = _sealing(spec)
     capture = prepared["capture"]
     digest = write_artifact(
         path,
@@ -193,24 +193,34 @@ class _Sealing:
     key_file: Path | None = None
 
 
-def _sealing(spec: JobSpec, keys: LocalKeys) -> _Sealing:
+def _sealing(spec: JobSpec) -> _Sealing:
     """Choose what seals: nothing at L0, else the job's KMS key or key file, else this machine's.
 
     Raises:
         ArtifactError: the key file is no key file, or botocore is not installed.
     """
-    from runtime.artifact import load_data_key
-
     asked = spec.compile
     if asked.seal == "L0":
         return _Sealing(label="L0", key=None)
     if asked.kms is not None:
         return _Sealing(label="L1 (KMS)", key=_kms_keys(asked.kms))
-    label = "L1 (key file)"
-    if asked.key_file is None:
-        return _Sealing(label=label, key=keys.data_key, key_file=keys.data_key_file)
-    key_file = spec.resolve(asked.key_file)
-    return _Sealing(label=label, key=load_data_key(key_file), key_file=key_file)
+    key_file, key = job_data_key(spec)
+    return _Sealing(label="L1 (key file)", key=key, key_file=key_file)
+
+
+def job_data_key(spec: JobSpec) -> tuple[Path, bytes]:
+    """Give the job's key file, else this machine's own, and the key in it.
+
+    Raises:
+        ArtifactError: the key file is no key file.
+    """
+    from runtime.artifact import load_data_key, load_or_create_keys
+
+    if spec.compile.key_file is None:
+        keys = load_or_create_keys()
+        return keys.data_key_file, keys.data_key
+    path = spec.resolve(spec.compile.key_file)
+    return path, load_data_key(path)
 
 
 def _kms_keys(asked: KmsSection) -> KeyService:
