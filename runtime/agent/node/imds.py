@@ -14,6 +14,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import time
 from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
@@ -24,6 +25,8 @@ __all__ = ["Identity", "Imds", "ImdsError"]
 
 _LINK_LOCAL: Final = "http://169.254.169.254"
 _TIMEOUT_S: Final = 2.0
+_IDENTITY_ATTEMPTS: Final = 5
+_PAUSE_S: Final = 1.0
 _TOKEN_TTL_S: Final = 21600
 _MAX_BYTES: Final = 1 << 16
 _DOCUMENT: Final = "dynamic/instance-identity/document"
@@ -126,12 +129,12 @@ class Imds:
         return document
 
     def identity(self) -> Identity:
-        """Read who this node is.
+        """Read who this node is; a service that is slow while the instance boots is asked again.
 
         Raises:
             ImdsError: the service does not answer, or its document lacks a field.
         """
-        document = self.get_json(_DOCUMENT) or {}
+        document = self._patiently(_DOCUMENT) or {}
         names = {
             "instance": "instanceId",
             "instance_type": "instanceType",
@@ -143,6 +146,14 @@ class Imds:
         if lacking:
             raise ImdsError(f"instance metadata: {_DOCUMENT} lacks {', '.join(lacking)}")
         return Identity(**{name: document[field] for name, field in names.items()})
+
+    def _patiently(self, path: str) -> dict[str, Any] | None:
+        for _ in range(_IDENTITY_ATTEMPTS - 1):
+            try:
+                return self.get_json(path)
+            except ImdsError:
+                time.sleep(_PAUSE_S)
+        return self.get_json(path)
 
     def _new_token(self) -> str:
         status, body = self._ask(

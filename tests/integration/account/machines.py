@@ -35,10 +35,14 @@ def _give(queue: str, kind: str, slot: str | int, next_state: str | None) -> dic
 
 
 def give_work() -> dict[str, Any]:
-    """Give the machine of one task; its input says what and to whom."""
+    """Give the machine of one task; its input says what and to whom.
+
+    As the deployed machine, it gives the work anew where a node says that another may do it.
+    """
     task = _give("", "", "$.slot", None)
     del task["HeartbeatSeconds"], task["ResultPath"]
-    task |= {"HeartbeatSecondsPath": "$.patience_s"}
+    again = {"ErrorEquals": ["Luma.Retryable"], "IntervalSeconds": 1, "MaxAttempts": 3}
+    task |= {"HeartbeatSecondsPath": "$.patience_s", "Retry": [again]}
     body = task["Parameters"].pop("MessageBody")
     del body["kind"], body["heartbeat_s"]
     body |= {"kind.$": "$.kind", "heartbeat_s.$": "$.heartbeat_s"}

@@ -202,10 +202,21 @@ class Account:
         return self.stack().table.get(node_key(node.name), "NODE") or {}
 
     def wait_for_commit(self, run: str, step: int = 0) -> None:
-        """Wait until a step is committed."""
+        """Wait until a step is committed; where it does not come, show what every node said."""
         table = self.stack().table
         key = f"COMMIT#{step:010d}"
-        wait_until(lambda: table.get(run_key(run), key), f"the commit of step {step}", 0.02)
+
+        def committed() -> Any:
+            died = [
+                n.name for n in self.nodes if n.process.poll() not in (None, 0, -signal.SIGKILL)
+            ]
+            assert not died, f"{', '.join(died)} ended by itself"
+            return table.get(run_key(run), key)
+
+        try:
+            wait_until(committed, f"the commit of step {step}", 0.02)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self._story(run)}") from None
 
     def sums(self, run: str) -> list[str]:
         """Read the hash of the sum of each committed step."""
@@ -219,6 +230,15 @@ class Account:
     def events(self, run: str) -> list[dict[str, Any]]:
         """Read the run's events."""
         return [json.loads(item["event"]) for item in self.items(run, "NOTE#")]
+
+    def _story(self, run: str) -> str:
+        """Give the run's events, its works' states and all logs, for a failing test."""
+        states = self.server.client("stepfunctions")
+        works = states.list_executions(stateMachineArn=self.machine)["executions"]
+        told = [f"{work['status']} {work['name']}" for work in works[:8]]
+        processes = [path.read_text() for path in self.place.glob("i-*/scratch/*/islands/*.log")]
+        events = [json.dumps(event) for event in self.events(run)]
+        return "\n".join([*events, *told, self.logs(), *processes])
 
     def logs(self) -> str:
         """Give the daemons' logs, for a failing test."""

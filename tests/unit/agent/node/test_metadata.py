@@ -37,6 +37,31 @@ def test_identity_is_read(imds):
     assert (found.region, found.zone, found.address) == ("eu-west-1", "eu-west-1b", "127.0.0.1")
 
 
+def test_a_service_that_is_slow_at_boot_is_asked_again(service, imds, monkeypatch):
+    """One slow answer would otherwise end the daemon: a node lost in its set-up."""
+    asked: list[str] = []
+    ask = imds._ask
+
+    def slow_at_first(method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
+        asked.append(path)
+        if len(asked) < 3:
+            raise ImdsError("instance metadata does not answer (timed out)")
+        return ask(method, path, headers)
+
+    monkeypatch.setattr(imds, "_ask", slow_at_first)
+    monkeypatch.setattr("runtime.agent.node.imds._PAUSE_S", 0.0)
+    assert imds.identity().instance == "i-1"
+    assert len(asked) == 4, "the token twice in vain, the token, the document"
+
+
+def test_a_service_that_never_answers_is_an_error_in_the_end(service, imds, monkeypatch):
+    monkeypatch.setattr("runtime.agent.node.imds._PAUSE_S", 0.0)
+    service._server.tokens.clear()
+    imds._port = 9  # nobody listens there
+    with pytest.raises(ImdsError, match="does not answer"):
+        imds.identity()
+
+
 def test_a_token_that_the_service_forgot_is_got_anew(imds, service):
     assert imds.get("meta-data/instance-id") == "i-1"
     service._server.tokens.clear()
