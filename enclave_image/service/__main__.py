@@ -23,9 +23,10 @@ from enclave_image.service.server import CompileService
 from enclave_image.service.session import Identity
 from runtime.spec.errors import LumaError
 
-__all__ = ["main", "serve"]
+__all__ = ["main", "security_module", "serve"]
 
 _ENCLAVE_ADDRESS = f"vsock:any:{DEFAULT_PORT}"
+_FIRST_CHILD_USER = 20_000
 _FOR_THE_SERVICE = 2 << 30
 """Memory that no compiling process is given: packages and artifacts of the service itself."""
 
@@ -55,8 +56,14 @@ def serve(address: Address, *, compiles: int, queue: int) -> None:
     """
     log_to()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold keys and graphs
-    attester = Nsm(NsmDevice()) if NSM_PATH.exists() else None
-    limits = Limits(compiles=compiles, queue=queue, child_bytes=_child_bytes(compiles))
+    attester = security_module()
+    limits = Limits(
+        compiles=compiles,
+        queue=queue,
+        child_bytes=_child_bytes(compiles),
+        # In an enclave the service is root, and what compiles a customer's graph must not be.
+        child_user=None if attester is None else _FIRST_CHILD_USER,
+    )
     service = CompileService(listen(address), Identity(attester), limits)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: service.stop())
@@ -66,6 +73,19 @@ def serve(address: Address, *, compiles: int, queue: int) -> None:
     finally:
         if address.family == "unix":
             Path(address.path).unlink(missing_ok=True)
+
+
+def security_module(path: Path = NSM_PATH) -> Nsm | None:
+    """Open the security module, for this process alone; None where there is none.
+
+    The kernel's driver makes its device with mode 0666. Whoever may ask it gets a document of this
+    image with a key of his own in it, to which KMS would release a customer's: not what compiles.
+    """
+    if not path.exists():
+        return None
+    device = NsmDevice(path)
+    path.chmod(0o600)
+    return Nsm(device)
 
 
 def _child_bytes(compiles: int) -> int:

@@ -22,6 +22,8 @@ from runtime.compiler.child import Children
 
 __all__ = ["LimitedChildren", "Limits", "Places", "Turns"]
 
+_USERS = 40_000
+"""Users of compiling processes, before the first one's turn comes again."""
 _FIRST_TO_GO = "1000"  # oom_score_adj(5): the kernel ends such a process before all others
 
 
@@ -36,6 +38,8 @@ class Limits:
             it, once a place; the reader's limit of items keeps that below 0.6 GB (measured).
         child_bytes: private memory of a compiling process (RLIMIT_DATA: what a process allocates.
             Its address space is several times larger, since a compiler's libraries are mapped).
+        child_user: uid of the first request's compiling processes; each request's are of another
+            one. None: all run as the service does, which need not be root.
         opening_s: seconds from the connection to the request.
         frame_s: seconds that one frame may take.
         request_s: seconds that a whole request may take, its wait included.
@@ -45,9 +49,14 @@ class Limits:
     queue: int = 8
     package_bytes: int = 16 << 20
     child_bytes: int = 64 << 30
+    child_user: int | None = None
     opening_s: float = 30.0
     frame_s: float = 60.0
     request_s: float = 4 * 3600.0
+
+    def user_of(self, number: int) -> int | None:
+        """Give the uid of the compiling processes of a request, by its number."""
+        return None if self.child_user is None else self.child_user + number % _USERS
 
     @property
     def places(self) -> int:
@@ -151,10 +160,11 @@ class LimitedChildren(Children):
 
     Args:
         memory_bytes: each one's limit.
+        user: see `Children`.
     """
 
-    def __init__(self, memory_bytes: int) -> None:
-        super().__init__()
+    def __init__(self, memory_bytes: int, user: int | None = None) -> None:
+        super().__init__(user)
         self._memory_bytes = memory_bytes
 
     def add(self, child: subprocess.Popen[bytes]) -> None:

@@ -213,7 +213,7 @@ class CompileService:
             package_bytes=request.package_bytes,
         )
         with tempfile.TemporaryDirectory(prefix="luma-job-", dir=self._folder) as name:
-            made = self._run(session, request, package, Path(name))
+            made = self._run(session, request, package, Path(name), number)
             session.send("artifact", digest=made.digest, bytes=made.size)
             with made.path.open("rb") as file:
                 send_blob(session, file, made.size)
@@ -221,10 +221,10 @@ class CompileService:
         log("done", connection=number, artifact_bytes=made.size)
 
     def _run(
-        self, session: Session, request: Request, package: bytes, folder: Path
+        self, session: Session, request: Request, package: bytes, folder: Path, number: int
     ) -> SealedArtifact:
         """Run a job in a thread of its own, while this one watches the connection."""
-        children = LimitedChildren(self._limits.child_bytes)
+        children = LimitedChildren(self._limits.child_bytes, self._limits.user_of(number))
         with self._known(children), Mailbox() as mailbox:
             job = Job(
                 request,

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -40,9 +41,15 @@ class _Watched:
 
 
 class Children:
-    """The compiling processes of one call, so that whoever interrupts it can end them all."""
+    """The compiling processes of one call, so that whoever interrupts it can end them all.
 
-    def __init__(self) -> None:
+    Args:
+        user: uid and gid that they run as, in no other group; default: this process's own. Only
+            root may name one, and Python has to be readable by everyone then.
+    """
+
+    def __init__(self, user: int | None = None) -> None:
+        self.user = user
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
         self._ended = False
@@ -100,12 +107,15 @@ def run_worker(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(target),
+            env=_environment(target, children.user),
             pass_fds=(write_end,),
+            user=children.user,
+            group=children.user,
+            extra_groups=None if children.user is None else (),
         )
-    except OSError as error:
+    except (OSError, subprocess.SubprocessError) as error:
         os.close(read_end)
-        raise CompileError(f"the compiling process cannot start: {error.strerror}") from error
+        raise CompileError(f"the compiling process cannot start: {error}") from error
     finally:
         os.close(write_end)
     children.add(child)
@@ -160,11 +170,16 @@ def _command(target: Target, micro_shards: int, result_fd: int) -> list[str]:
     ]
 
 
-def _environment(target: Target) -> dict[str, str]:
-    """Give the child's environment: ours, less what would change the compiler, plus the target's."""
+def _environment(target: Target, user: int | None) -> dict[str, str]:
+    """Give the child's environment: ours, less what would change the compiler, plus the target's.
+
+    Another user cannot write to our home: its own is where temporary files go.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}
     root = str(Path(runtime.__file__).parents[1])
     paths = [root, *filter(None, [kept.get("PYTHONPATH")])]
+    if user is not None:
+        kept["HOME"] = tempfile.gettempdir()
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), **target.environment}
 
 

@@ -128,12 +128,14 @@ class Gate:
         self.go = threading.Event()
         self.running = 0
         self.most = 0
+        self.users: list[int | None] = []
         self._lock = threading.Lock()
 
     def __call__(self, _package, *, children: Children, **_options) -> CompileResult:
         with self._lock:
             self.running += 1
             self.most = max(self.most, self.running)
+            self.users.append(children.user)
         self.started.release()
         try:
             while not self.go.wait(0.005):

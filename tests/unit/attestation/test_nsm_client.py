@@ -7,12 +7,14 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 import struct
 
 import cbor2
 import pytest
 
 from enclave_image.nsm import Nsm, NsmDevice, NsmError, PcrState
+from enclave_image.service.__main__ import security_module
 from runtime.artifact.attestation import authenticate
 from runtime.spec import AttestationError
 from tests.attestation_support import SoftwareNsm
@@ -182,6 +184,16 @@ def test_a_host_without_an_nsm_says_so(tmp_path):
         NsmDevice(tmp_path / "nsm")
     assert "cannot be opened" in refused.value.message
     assert "Nitro Enclave" in refused.value.remedy
+
+
+def test_the_service_keeps_the_device_to_itself(tmp_path):
+    """The kernel's driver makes it with mode 0666: a compiling process could ask for a document."""
+    path = tmp_path / "nsm"
+    path.touch(0o666)
+    path.chmod(0o666)
+    assert isinstance(security_module(path), Nsm)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert security_module(tmp_path / "none") is None
 
 
 def test_the_device_is_closed_once(tmp_path):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,11 +19,12 @@ import pytest
 import runtime
 from runtime.agent.executable import load_program
 from runtime.artifact.leaks import SCRUBBED_KINDS, leaks
-from runtime.compiler import GraphPackage, compile_package
+from runtime.compiler import GraphPackage, child, compile_package
 from runtime.compiler.cache import CompileCache
 from runtime.compiler.child import Children
 from runtime.compiler.graph import Graph, Node, Ref, TensorType
 from runtime.compiler.service import CompileResult
+from runtime.compiler.targets import find_target
 from runtime.spec import ArtifactError, CompileError, LoweringError
 
 KEY = bytes(range(32))
@@ -170,7 +172,7 @@ def test_two_calls_at_once_compile_once(square_package: GraphPackage, tmp_path: 
 COMPILE = """
 import signal, sys, time
 from pathlib import Path
-from runtime.compiler import GraphPackage, compile_package
+from runtime.compiler import GraphPackage, child, compile_package
 from runtime.compiler.child import Children
 
 class Stopped(Children):
@@ -305,3 +307,40 @@ def test_a_cache_folder_that_cannot_be_made_is_an_error(
     blocked.write_text("")
     with pytest.raises(CompileError, match="cannot be made"):
         compile_square(square_package, blocked / "cache")
+
+
+WHO = r"""
+printf '{"stage": "who", "uid": %s, "gid": %s, "groups": "%s"}\n' "$(id -u)" "$(id -g)" "$(id -G)"
+cat "/proc/$PPID/environ" > /dev/null 2>&1 && echo '{"stage": "reads", "what": "environ"}'
+echo "$HOME" >&2
+"""
+"""What a compiling process can do to the service, asked by a shell in its place: Python itself may
+lie where another user cannot read it, as it does in a home folder."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may run a process as another user")
+def test_a_compiling_process_of_another_user_cannot_look_into_the_service(
+    square_package: GraphPackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "_command", lambda *_: ["/bin/sh", "-c", WHO])
+    monkeypatch.chdir("/")
+
+    def ask(user: int | None) -> tuple[dict[str, Mapping[str, object]], str]:
+        events: list[Mapping[str, object]] = []
+        with pytest.raises(CompileError) as refused:
+            child.run_worker(
+                square_package.to_bytes(),
+                target=find_target("cpu"),
+                micro_shards=4,
+                emit=events.append,
+                children=Children(user),
+            )
+        return {str(event["stage"]): event for event in events}, str(refused.value)
+
+    events, said = ask(20_007)
+    assert events["who"] == {"stage": "who", "uid": 20_007, "gid": 20_007, "groups": "20007"}
+    assert "reads" not in events
+    assert tempfile.gettempdir() in said, "its home is a folder that it may write to"
+    events, _ = ask(None)
+    assert events["who"]["uid"] == 0
+    assert "reads" in events, "else the check above would show nothing"

@@ -119,5 +119,14 @@ def test_a_process_that_has_ended_has_nothing_to_limit():
     children.end()
 
 
+def test_each_request_has_a_user_of_its_own_where_there_is_one():
+    limits = Limits(child_user=20_000)
+    users = [limits.user_of(number) for number in range(1, 1000)]
+    assert len(set(users)) == len(users)
+    assert min(users) > 20_000, "root and the image's own are none of them"
+    assert max(limits.user_of(number) for number in (39_999, 40_000, 10**9)) < 65_534
+    assert Limits().user_of(7) is None
+
+
 def test_places_are_what_runs_and_what_waits():
     assert Limits(compiles=3, queue=4).places == 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import threading
 import tracemalloc
@@ -67,6 +68,17 @@ def test_an_artifact_comes_back_sealed_and_signed(service, gate, package, compil
     assert (made.label, made.attested) == ("L1 (local service)", False)
     assert [result.target for result in said] == ["cpu"] == [r.target for r in made.targets]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_no_two_requests_are_compiled_by_one_user(rsa_key, gate, package, tmp_path):
+    gate.go.set()
+    limits = dataclasses.replace(patient(), child_user=20_000)
+    with running(rsa_key, limits=limits) as service:
+        for name in ("a", "b"):
+            path = tmp_path / f"{name}.luma"
+            compile_in_service(service.address, order(package), output=path)
+    assert len(set(gate.users)) == 2
+    assert all(user is not None and user > 20_000 for user in gate.users)
 
 
 def test_at_level_l0_it_is_signed_alone(service, gate, package, tmp_path):
