@@ -14,8 +14,8 @@ ends the enclave: the parent's unit starts another one.
 The files of an image lie in the initial root file system, which is memory, and stay there: /tmp is
 an ordinary folder of it, so a compiler may load libraries that it writes there.
 
-This has run in a Linux name space with the image's own files, and as process 1 of Linux 6.12 under
-QEMU's microvm (TCG), where the service that it started answered a compile
+This has run in a Linux name space with the image's own files, and as process 1 of Linux 6.12 on
+QEMU's machines microvm and nitro-enclave (TCG), where the service that it started answered a compile
 (docs/how-to/boot-the-image.md). It has never run on a Nitro machine.
 """
 

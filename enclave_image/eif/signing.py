@@ -6,7 +6,8 @@ message is untagged, its protected header holds the algorithm alone, and its pay
 {"register_index": 0, "register_value": [48 integers]}. Signing is deterministic (RFC 6979): the
 same image, key and certificate give the same file.
 
-QEMU's parser has read sections of this form; AWS's verifier has not been at hand.
+QEMU 10.0's parser reads it, and measures the certificate as the builder does (`make boot`); AWS's
+verifier has not been at hand.
 """
 
 from __future__ import annotations
@@ -123,7 +124,10 @@ class ImageSigner:
         raw = b"".join(n.to_bytes(algorithm.half_bytes, "big") for n in decode_dss_signature(der))
         envelope = encode([algorithm.protected, {}, payload, raw])
         pem = self.certificate.public_bytes(serialization.Encoding.PEM)
-        data = encode([{"signing_certificate": list(pem), "signature": list(envelope)}])
+        # One map in an array. AWS's tool writes the certificate first, which is not the canonical
+        # order of keys, and QEMU's reader looks for it there alone.
+        pairs = (("signing_certificate", pem), ("signature", envelope))
+        data = b"\x81\xa2" + b"".join(encode(key) + encode(list(value)) for key, value in pairs)
         if len(data) > MAX_SIGNATURE_BYTES:
             raise ArtifactError(
                 f"EIF signature: {len(data)} bytes; at most {MAX_SIGNATURE_BYTES}",

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -45,9 +46,9 @@ def server(tmp_path_factory) -> Iterator[EmulatedServer]:
         yield running
 
 
-@pytest.fixture(scope="session")
-def aws_session(server) -> Iterator[None]:
-    """Point this process at the emulated account, and at nothing else, for the session's fixtures."""
+@contextmanager
+def pointed_at(server: EmulatedServer) -> Iterator[None]:
+    """Point this process at the emulated account, and at nothing else, while the block runs."""
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             if name.startswith("AWS_"):
@@ -58,8 +59,15 @@ def aws_session(server) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def aws_of_a_module(server) -> Iterator[None]:
+    """No longer than a module: tests of other accounts run before, between and after ours."""
+    with pointed_at(server):
+        yield
+
+
 @pytest.fixture(scope="session")
-def stores(server, aws_session) -> str:
+def stores(server) -> str:
     """Make what all stacks of the tests share: bucket, table, and the machine that gives one work."""
     server.client("s3").create_bucket(Bucket=BUCKET)
     server.client("dynamodb").create_table(
@@ -169,19 +177,20 @@ def template(tmp_path_factory, luma_home, server, stores) -> Template:
     assert done.returncode == 0, done.stderr
     ended = [event for event in read_events(folder) if event["kind"] == "done"]
     make_stack(server, "Template")
-    stack = open_stack("Template", region=REGION)
-    without_compiler = dataclasses.replace(
-        stack, config=dataclasses.replace(stack.config, compiler_queue=None)
-    )
-    prepared = prepare_run(
-        long,
-        {},
-        place / "prepared",
-        without_compiler,
-        choose=partial(choose_fleets, stack),
-        accept=lambda choice: True,
-        reporter=SilentReporter(),
-    )
+    with pointed_at(server):
+        stack = open_stack("Template", region=REGION)
+        without_compiler = dataclasses.replace(
+            stack, config=dataclasses.replace(stack.config, compiler_queue=None)
+        )
+        prepared = prepare_run(
+            long,
+            {},
+            place / "prepared",
+            without_compiler,
+            choose=partial(choose_fleets, stack),
+            accept=lambda choice: True,
+            reporter=SilentReporter(),
+        )
     assert prepared is not None
     commits = History.read(folder).commits
     return Template(

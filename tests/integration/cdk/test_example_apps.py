@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.synth import lint, permissions, stateful
 from tests.support.cdk import ROOT, Assembly, assembled
-from tests.unit.enclave_image.eif_support import image_bytes
+from tests.support.eif import image_bytes
 
 pytestmark = pytest.mark.timeout(600)  # a busy machine synthesizes slowly
 

@@ -1,5 +1,5 @@
 """The emulated KMS of the unit tests, for whole jobs."""
 
-from tests.unit.kms.conftest import cloud, recipient, tenant, tenant_maker
+from tests.unit.kms.conftest import cloud, dummy_account, recipient, tenant, tenant_maker
 
-__all__ = ["cloud", "recipient", "tenant", "tenant_maker"]
+__all__ = ["cloud", "dummy_account", "recipient", "tenant", "tenant_maker"]

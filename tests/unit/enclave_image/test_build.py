@@ -20,7 +20,7 @@ from enclave_image.eif import read_eif
 from enclave_image.rootfs import Ramdisk, boot_ramdisk
 from runtime.cli import main
 from runtime.spec.errors import ArtifactError
-from tests.unit.enclave_image.eif_support import signer
+from tests.support.eif import signer
 
 ROOT = Path(__file__).parents[3]
 KERNEL = b"not really a kernel"

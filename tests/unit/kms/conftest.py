@@ -154,9 +154,9 @@ class Tenant:
         return KmsKeys(changes.pop("reference", self.reference), **given | changes)
 
 
-@pytest.fixture(scope="session")
-def cloud(recipient):
-    """Start the emulated KMS, with dummy credentials and no instance metadata."""
+@pytest.fixture(scope="module", autouse=True)
+def dummy_account():
+    """Give dummy credentials and no instance metadata, no longer than a module runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         patch.setenv("AWS_ACCESS_KEY_ID", "testing")
@@ -170,11 +170,17 @@ def cloud(recipient):
             "AWS_ENDPOINT_URL_KMS",
         ):
             patch.delenv(name, raising=False)
-        pki = Pki.create()
-        app = FakeKms(TrustRoots.of_certificates([pki.cabundle[0]]))
-        app.principals["ADMIN"] = ADMIN
-        with Server(app) as server:
-            yield Cloud(app=app, url=server.url, pki=pki, recipient_key=recipient)
+        yield
+
+
+@pytest.fixture(scope="session")
+def cloud(recipient):
+    """Start the emulated KMS."""
+    pki = Pki.create()
+    app = FakeKms(TrustRoots.of_certificates([pki.cabundle[0]]))
+    app.principals["ADMIN"] = ADMIN
+    with Server(app) as server:
+        yield Cloud(app=app, url=server.url, pki=pki, recipient_key=recipient)
 
 
 @pytest.fixture(scope="session")

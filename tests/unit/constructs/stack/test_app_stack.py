@@ -13,8 +13,8 @@ from runtime.spec.account import AccountConfig
 from tests.e2e.synth.intrinsics import text
 from tests.e2e.synth.machines import definitions, scopes
 from tests.support.cdk import Assembly, assembled
+from tests.support.eif import image_bytes
 from tests.unit.constructs.stack.stacks import KEY_ID
-from tests.unit.enclave_image.eif_support import image_bytes
 
 pytestmark = pytest.mark.timeout(600)  # a busy machine synthesizes slowly
 
