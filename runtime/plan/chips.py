@@ -19,7 +19,7 @@ from typing import Literal
 from runtime.plan.machine import Machine
 from runtime.spec.catalogue import Accelerator, load_catalogue
 
-__all__ = ["Chip", "Precision", "chip_of_row", "chips_of", "machine_chip"]
+__all__ = ["Chip", "Precision", "chip_of_row", "chips_of", "hosts_of", "machine_chip"]
 
 Precision = Literal["fp32", "bf16"]
 """What matrix products are computed in, as `model.dtype` names it."""
@@ -120,6 +120,19 @@ def chip_of_row(row: Accelerator, *, threads: int | None = None) -> Chip:
         checked="memory",
         cached=True,
     )
+
+
+@cache
+def hosts_of(threads: int | None = None) -> tuple[Chip, ...]:
+    """Give the catalogue's instance types without accelerators, the slowest and smallest first.
+
+    Args:
+        threads: cores that an island may use; None for all.
+    """
+    hosts = (
+        chip_of_row(row, threads=threads) for row in load_catalogue().accelerators if row.is_cpu
+    )
+    return tuple(sorted(hosts, key=lambda chip: (_speed(chip), chip.memory_bytes)))
 
 
 def machine_chip(machine: Machine, chips: int = 1) -> Chip:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Self
 
 from runtime.artifact.program import TargetPayload
 from runtime.plan.chips import Chip
 from runtime.plan.estimate import Memory, memory_of
-from runtime.spec import CapacityError
+from runtime.spec import CapacityError, JobSpec
 from runtime.spec.target_name import TargetName
 
 __all__ = ["Fit", "Shape", "check_chip", "judge", "judge_bytes"]
@@ -50,6 +51,15 @@ class Shape:
     micro_batch: int
     checkpointing: bool = False
     adapter: bool = False
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> Self:
+        """Give a job's."""
+        return cls(
+            micro_batch=spec.train.micro_batch,
+            checkpointing=spec.train.checkpointing != "none",
+            adapter=spec.adapter is not None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

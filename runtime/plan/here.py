@@ -47,7 +47,7 @@ def _offer(spec: JobSpec, costs: Mapping[str, TargetCosts], machine: Machine) ->
     islands = spec.resources.islands
     chip = machine_chip(machine, islands)
     found = None if target is None else costs.get(target)
-    fit = None if found is None else found.fit(chip, _shape(spec))
+    fit = None if found is None else found.fit(chip, Shape.of(spec))
     times = None if found is None else island_times(found, chip, spec.model.dtype, None)
     speed = None
     if times is not None:
@@ -84,11 +84,3 @@ def _refusal(target: str | None, fit: Fit | None) -> str | None:
     if target is None:
         return "compile.targets has no target of this machine; add cpu"
     return fit.text() if fit is not None and not fit.fits else None
-
-
-def _shape(spec: JobSpec) -> Shape:
-    return Shape(
-        micro_batch=spec.train.micro_batch,
-        checkpointing=spec.train.checkpointing != "none",
-        adapter=spec.adapter is not None,
-    )

@@ -51,22 +51,6 @@ class _Job:
         most = min(resources.max_workers, self.spec.train.micro_shards)
         return range(min(resources.min_workers, most), most + 1)
 
-    @property
-    def shape(self) -> Shape:
-        """What decides its memory."""
-        return Shape(
-            micro_batch=self.spec.train.micro_batch,
-            checkpointing=self.spec.train.checkpointing != "none",
-            adapter=self.spec.adapter is not None,
-        )
-
-    @property
-    def threads(self) -> int | None:
-        """Threads of an island on a CPU; None for all cores where the job names no number."""
-        resources = self.spec.resources
-        named = "threads_per_island" in resources.model_fields_set
-        return resources.threads_per_island if named else None
-
 
 def make_offers(
     spec: JobSpec,
@@ -202,8 +186,8 @@ def _of_type(job: _Job, row: Accelerator, request: Request, target: str | None) 
     count = 1 if row.is_cpu else request.count
     name = target or target_for(row, count, job.spec.compile.targets)
     costs = None if name is None else job.costs.get(name)
-    chip = chip_of_row(row, threads=job.threads)
-    fit = None if costs is None else costs.fit(chip, job.shape)
+    chip = chip_of_row(row, threads=job.spec.resources.asked_threads)
+    fit = None if costs is None else costs.fit(chip, Shape.of(job.spec))
     times = None
     if costs is not None and fit is not None and fit.fits:
         times = island_times(costs, chip, job.spec.model.dtype, row.network_gbps)

@@ -1,7 +1,8 @@
 """What a compile tells of each target: how it went, what a step costs there, whether it fits.
 
 Costs are those of one optimizer step on one chip when one island computes all micro-shards; the
-chip is the slowest kind that the target runs on, and for `cpu` this machine.
+chip is the slowest kind that the target runs on. For `cpu` that is this machine, or, for a job in an
+account, the slowest instance type of the catalogue.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from runtime.plan import (
     check_chip,
     chips_of,
     estimate,
+    hosts_of,
     judge,
     machine_chip,
     measure_machine,
@@ -33,6 +35,7 @@ __all__ = [
     "TargetReport",
     "check_fits",
     "fits_of",
+    "fits_text",
     "job_statistics",
     "report_payload",
     "report_targets",
@@ -40,6 +43,8 @@ __all__ = [
 ]
 
 State = Literal["compiled", "cached", "failed"]
+_LISTED = 4
+"""Kinds of chip that are named one by one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +132,16 @@ def statistics(reports: Sequence[TargetReport]) -> dict[str, int | float]:
 
 def fits_of(payload: TargetPayload, spec: JobSpec) -> tuple[Fit, ...]:
     """Judge a payload against each kind of chip that its target runs on, the slowest first."""
-    return _fits(payload, _chips(payload, measure_machine), spec)
+    return _fits(payload, _chips(payload, spec, measure_machine), spec)
+
+
+def fits_text(fits: Sequence[Fit]) -> str:
+    """Say how a target's chips are; of many kinds only how many fit, and the smallest that does."""
+    fitting = [fit for fit in fits if fit.fits]
+    if len(fits) <= _LISTED or not fitting:
+        return "; ".join(fit.text() for fit in fits)
+    smallest = min(fitting, key=lambda fit: fit.memory_bytes)
+    return f"{smallest.text()}; in all on {len(fitting)} of {len(fits)} kinds of host"
 
 
 def check_fits(fits: Sequence[Fit]) -> None:
@@ -151,7 +165,7 @@ def _report(outcome: TargetOutcome, spec: JobSpec, machine: Callable[[], Machine
             target=outcome.target, state="failed", seconds=seconds, cached=False, error=text
         )
     payload, cached = outcome.result.payload, outcome.result.cached
-    chips = _chips(payload, machine)
+    chips = _chips(payload, spec, machine)
     costs = estimate(
         payload,
         chips[0] if chips else None,
@@ -176,17 +190,17 @@ def _report(outcome: TargetOutcome, spec: JobSpec, machine: Callable[[], Machine
 
 
 def _fits(payload: TargetPayload, chips: Sequence[Chip], spec: JobSpec) -> tuple[Fit, ...]:
-    shape = Shape(
-        micro_batch=spec.train.micro_batch,
-        checkpointing=spec.train.checkpointing != "none",
-        adapter=spec.adapter is not None,
-    )
+    shape = Shape.of(spec)
     return tuple(judge(payload, chip, shape) for chip in chips)
 
 
-def _chips(payload: TargetPayload, machine: Callable[[], Machine]) -> tuple[Chip, ...]:
+def _chips(
+    payload: TargetPayload, spec: JobSpec, machine: Callable[[], Machine]
+) -> tuple[Chip, ...]:
     """Give the kinds of chip that a payload runs on, the slowest first."""
     name = TargetName.parse(payload.target)
-    if name.family == "cpu":
+    if name.family != "cpu":
+        return chips_of(name.chip)
+    if spec.resources.is_local:
         return (machine_chip(machine(), name.chips),)
-    return chips_of(name.chip)
+    return hosts_of(spec.resources.asked_threads)

@@ -349,6 +349,11 @@ class ResourcesSection(Section):
         """Whether the job runs on this machine."""
         return self.places == ("local",)
 
+    @property
+    def asked_threads(self) -> int | None:
+        """Threads of an island on a CPU; None, for all cores, where the file names no number."""
+        return self.threads_per_island if "threads_per_island" in self.model_fields_set else None
+
 
 class RecoverySection(Section):
     """When an island counts as lost, and how often the job is started again."""

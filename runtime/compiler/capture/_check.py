@@ -7,6 +7,7 @@ and are compared one by one, so at most two sets of them exist.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ TOLERANCE = 1e-4
 OWN_TOLERANCE, OWN_FLOOR = 1e-2, 2e-6
 # Half of it has its top bit set: a draw that took the words as signed would differ.
 CHECK_KEY = (0x5EED, -7)
+_PIECE = 1 << 18
 
 
 class Disagreement(CaptureError):
@@ -245,13 +247,26 @@ def _error(found: Tensor, expected: Tensor | None) -> tuple[float, float]:
     """Give (largest difference, largest expected); no gradient in eager means zeros."""
     if expected is None:
         return _largest(found), 0.0
-    return _largest(found - expected), _largest(expected)
+    errors, sizes = [], []
+    for one, other in zip(_pieces(found), _pieces(expected), strict=True):
+        errors.append(_largest(one - other))
+        sizes.append(_largest(other))
+    return max(errors, key=_nan_first), max(sizes, key=_nan_first)
+
+
+def _pieces(values: Tensor) -> tuple[Tensor, ...]:
+    """Give the elements in pieces of 1 MiB: what is made of one stays in a core's cache."""
+    return values.reshape(-1).split(_PIECE)
 
 
 def _largest(values: Tensor) -> float:
     """Give the largest magnitude, NaN where there is one, without a copy of the magnitudes."""
     low, high = torch.aminmax(values)
     return float(torch.maximum(-low, high))
+
+
+def _nan_first(value: float) -> float:
+    return math.inf if math.isnan(value) else value
 
 
 def _judge_loss(eager: tuple[float, int], outputs: Mapping[str, Tensor]) -> None:

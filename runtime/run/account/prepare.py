@@ -203,10 +203,9 @@ def _key_file(spec: JobSpec) -> str | None:
 
 def _account_plan(spec: JobSpec, built: Built, choice: AccountChoice, steps: int) -> RunPlan:
     """Give the run's plan: threads 0 stand for all cores of a node, which fills them in."""
-    given = "threads_per_island" in spec.resources.model_fields_set
     decided = _Decided(
         steps=steps,
-        threads_per_island=spec.resources.threads_per_island if given else 0,
+        threads_per_island=spec.resources.asked_threads or 0,
         target=choice.target,
         step_seconds=choice.step_seconds or _UNKNOWN_STEP_S,
     )

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from runtime.plan import Chip, Shape, check_chip, judge
-from runtime.spec import CapacityError
+from runtime.run.target_report import check_fits, fits_of, fits_text
+from runtime.spec import CapacityError, load_catalogue
 
 MIB = 1 << 20
 
@@ -118,3 +119,24 @@ def test_without_a_stated_peak_the_least_is_told_as_such(payload) -> None:
     fit = judge(unstated, chip(60), Shape(micro_batch=8))
     assert fit.text() == "cuda-sm90 on Small: may fit, needs at least 20.0 MiB of 60.0 MiB a chip"
     assert not judge(unstated, chip(20), Shape(micro_batch=8)).fits
+
+
+def test_a_job_for_an_account_is_judged_by_its_hosts_and_not_by_this_machine(
+    payload, job, monkeypatch
+) -> None:
+    def measured() -> None:
+        raise AssertionError("this machine was measured")
+
+    monkeypatch.setattr("runtime.run.target_report.measure_machine", measured)
+    spec = job(resources__infra="aws/us-east-1", resources__accelerators=["cpu:1"])
+    large = payload("cpu", activations=20 << 30)
+    fits = fits_of(large, spec)
+    hosts = [row for row in load_catalogue().accelerators if row.is_cpu]
+    assert len(fits) == len(hosts) > 20
+    assert 0 < sum(fit.fits for fit in fits) < len(fits)
+    check_fits(fits)
+    smallest = min((fit for fit in fits if fit.fits), key=lambda fit: fit.memory_bytes)
+    count = sum(fit.fits for fit in fits)
+    assert fits_text(fits) == f"{smallest.text()}; in all on {count} of {len(hosts)} kinds of host"
+    with pytest.raises(CapacityError, match="cpu on CPU of"):
+        check_fits(fits_of(payload("cpu", activations=40 << 40), spec))

@@ -62,15 +62,6 @@ def test_what_can_be_written_is_written(capfd):
     assert QuietStream(None).write("nowhere") == 7
 
 
-@pytest.fixture
-def hang_up():
-    """Let SIGHUP mean what it means outside of nohup, under which these tests may run."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.usefixtures("hang_up")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_training_asks_for_a_resumable_stop(number):
     told = []
@@ -83,7 +74,6 @@ def test_a_signal_while_training_asks_for_a_resumable_stop(number):
     assert told == [1]
 
 
-@pytest.mark.usefixtures("hang_up")
 def test_before_training_a_hang_up_ends_the_launch():
     with StopSwitch(), pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGHUP)

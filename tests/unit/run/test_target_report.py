@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runtime.plan import Fit
-from runtime.run.target_report import TargetReport, check_fits, statistics
+from runtime.run.target_report import TargetReport, check_fits, fits_text, statistics
 from runtime.spec import CapacityError
 
 
@@ -25,6 +25,11 @@ def test_where_none_fits_the_largest_chips_ways_are_told() -> None:
     with pytest.raises(CapacityError, match="cuda-sm89 on B: does not fit") as caught:
         check_fits([fit("A", 1, fits=False), fit("B", 2, fits=False)])
     assert caught.value.remedy == "a way on B"
+
+
+def test_few_kinds_of_chip_are_named_one_by_one() -> None:
+    fits = [fit("L4", 2, fits=False), fit("L40S", 4, fits=True)]
+    assert fits_text(fits) == f"{fits[0].text()}; {fits[1].text()}"
 
 
 def test_statistics_hold_what_is_known() -> None:
