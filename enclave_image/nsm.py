@@ -23,7 +23,16 @@ from runtime.artifact.attestation.cbor import NitroCbor, read
 from runtime.artifact.canonical import encode
 from runtime.spec.errors import LumaError
 
-__all__ = ["NSM_PATH", "Nsm", "NsmDescription", "NsmDevice", "NsmError", "PcrState", "Transport"]
+__all__ = [
+    "NSM_PATH",
+    "Nsm",
+    "NsmDescription",
+    "NsmDevice",
+    "NsmError",
+    "PcrState",
+    "Transport",
+    "security_module",
+]
 
 NSM_PATH = Path("/dev/nsm")
 MAX_REQUEST_BYTES = 0x1000
@@ -230,6 +239,19 @@ class Nsm:
             if isinstance(code, str):
                 raise NsmError(f"{name}: the NSM refused it with {code[:40]!r}", code=code[:40])
         raise _wrong(name, found)
+
+
+def security_module(path: Path = NSM_PATH) -> Nsm | None:
+    """Open the security module, for this process alone; None where there is none.
+
+    The kernel's driver makes its device with mode 0666. Whoever may ask it gets a document of this
+    image with a key of his own in it, to which KMS would release a customer's: not what compiles.
+    """
+    if not path.exists():
+        return None
+    device = NsmDevice(path)
+    path.chmod(0o600)
+    return Nsm(device)
 
 
 def _field(answer: NitroCbor, name: str, kind: type[_ValueT]) -> _ValueT:

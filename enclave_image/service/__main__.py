@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from enclave_image.nsm import NSM_PATH, Nsm, NsmDevice
+from enclave_image.nsm import security_module
 from enclave_image.service.address import DEFAULT_PORT, Address, listen
 from enclave_image.service.limits import Limits, total_memory
 from enclave_image.service.logs import log, log_to
@@ -23,7 +23,7 @@ from enclave_image.service.server import CompileService
 from enclave_image.service.session import Identity
 from runtime.spec.errors import LumaError
 
-__all__ = ["main", "security_module", "serve"]
+__all__ = ["main", "serve"]
 
 _ENCLAVE_ADDRESS = f"vsock:any:{DEFAULT_PORT}"
 _FIRST_CHILD_USER = 20_000
@@ -73,19 +73,6 @@ def serve(address: Address, *, compiles: int, queue: int) -> None:
     finally:
         if address.family == "unix":
             Path(address.path).unlink(missing_ok=True)
-
-
-def security_module(path: Path = NSM_PATH) -> Nsm | None:
-    """Open the security module, for this process alone; None where there is none.
-
-    The kernel's driver makes its device with mode 0666. Whoever may ask it gets a document of this
-    image with a key of his own in it, to which KMS would release a customer's: not what compiles.
-    """
-    if not path.exists():
-        return None
-    device = NsmDevice(path)
-    path.chmod(0o600)
-    return Nsm(device)
 
 
 def _child_bytes(compiles: int) -> int:

@@ -113,9 +113,9 @@ def run_worker(
             group=children.user,
             extra_groups=None if children.user is None else (),
         )
-    except (OSError, subprocess.SubprocessError) as error:
+    except OSError as error:
         os.close(read_end)
-        raise CompileError(f"the compiling process cannot start: {error}") from error
+        raise CompileError(f"the compiling process cannot start: {error.strerror}") from error
     finally:
         os.close(write_end)
     children.add(child)

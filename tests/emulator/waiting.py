@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-_LOOK_S = 0.1
 
 
 class NeverHappenedError(AssertionError):
@@ -13,7 +12,12 @@ class NeverHappenedError(AssertionError):
 
 
 def until(
-    look: Callable[[], T], what: str, *, seconds: float = 120, also: Callable[[], object] = bool
+    look: Callable[[], T],
+    what: str,
+    *,
+    seconds: float = 120,
+    also: Callable[[], object] = bool,
+    every_s: float = 0.1,
 ) -> T:
     """The first truthy answer of `look`.
 
@@ -22,6 +26,7 @@ def until(
         what: the state, for the error.
         seconds: the bound; far beyond what it takes, since only a failure waits so long.
         also: called between two looks; raises where waiting on makes no sense.
+        every_s: the pause between two looks.
 
     Raises:
         NeverHappenedError: it never was truthy.
@@ -34,4 +39,4 @@ def until(
         if time.monotonic() > deadline:
             raise NeverHappenedError(f"after {seconds:g} s: {what}; last answer: {found!r}")
         also()
-        time.sleep(_LOOK_S)
+        time.sleep(every_s)

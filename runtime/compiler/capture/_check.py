@@ -7,7 +7,6 @@ and are compared one by one, so at most two sets of them exist.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -247,11 +246,10 @@ def _error(found: Tensor, expected: Tensor | None) -> tuple[float, float]:
     """Give (largest difference, largest expected); no gradient in eager means zeros."""
     if expected is None:
         return _largest(found), 0.0
-    errors, sizes = [], []
-    for one, other in zip(_pieces(found), _pieces(expected), strict=True):
-        errors.append(_largest(one - other))
-        sizes.append(_largest(other))
-    return max(errors, key=_nan_first), max(sizes, key=_nan_first)
+    pieces = zip(_pieces(found), _pieces(expected), strict=True)
+    largest = [(_largest(one - other), _largest(other)) for one, other in pieces]
+    error, own = torch.tensor(largest, dtype=torch.float64).amax(0).tolist()  # NaN stays
+    return error, own
 
 
 def _pieces(values: Tensor) -> tuple[Tensor, ...]:
@@ -263,10 +261,6 @@ def _largest(values: Tensor) -> float:
     """Give the largest magnitude, NaN where there is one, without a copy of the magnitudes."""
     low, high = torch.aminmax(values)
     return float(torch.maximum(-low, high))
-
-
-def _nan_first(value: float) -> float:
-    return math.inf if math.isnan(value) else value
 
 
 def _judge_loss(eager: tuple[float, int], outputs: Mapping[str, Tensor]) -> None:

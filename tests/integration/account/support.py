@@ -5,13 +5,12 @@ Instances are daemons with a metadata service of their own, killed as instances 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from runtime.run.folder import RunFolder
 from runtime.spec.account import RUN_ITEM, node_key, run_key
 from tests.emulator.imds import FakeImds, Metadata
 from tests.emulator.server import REGION, EmulatedServer
+from tests.emulator.waiting import until
 
 STEPS = 10
 """Steps of the job that is run to its end."""
@@ -69,13 +69,8 @@ _names = itertools.count(1)
 _instances = itertools.count(1)
 
 
-def wait_until(holds: Callable[[], Any], what: str, every_s: float = 0.1) -> Any:
-    """Wait for something that other processes are about to do; give what it gave."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, f"{what} did not come within {PATIENCE_S} s"
-        time.sleep(every_s)
-    return found
+wait_until = functools.partial(until, seconds=PATIENCE_S)
+"""Wait for something that other processes are about to do; give what it gave."""
 
 
 @dataclass
@@ -206,15 +201,13 @@ class Account:
         table = self.stack().table
         key = f"COMMIT#{step:010d}"
 
-        def committed() -> Any:
-            died = [
-                n.name for n in self.nodes if n.process.poll() not in (None, 0, -signal.SIGKILL)
-            ]
-            assert not died, f"{', '.join(died)} ended by itself"
-            return table.get(run_key(run), key)
-
         try:
-            wait_until(committed, f"the commit of step {step}", 0.02)
+            wait_until(
+                lambda: table.get(run_key(run), key),
+                f"the commit of step {step}",
+                also=self._check_nodes,
+                every_s=0.02,
+            )
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self._story(run)}") from None
 
@@ -230,6 +223,11 @@ class Account:
     def events(self, run: str) -> list[dict[str, Any]]:
         """Read the run's events."""
         return [json.loads(item["event"]) for item in self.items(run, "NOTE#")]
+
+    def _check_nodes(self) -> None:
+        """Say which node has ended that nobody has killed or let go."""
+        died = [n.name for n in self.nodes if n.process.poll() not in (None, 0, -signal.SIGKILL)]
+        assert not died, f"{', '.join(died)} ended by itself"
 
     def _story(self, run: str) -> str:
         """Give the run's events, its works' states and all logs, for a failing test."""

@@ -13,8 +13,7 @@ import struct
 import cbor2
 import pytest
 
-from enclave_image.nsm import Nsm, NsmDevice, NsmError, PcrState
-from enclave_image.service.__main__ import security_module
+from enclave_image.nsm import Nsm, NsmDevice, NsmError, PcrState, security_module
 from runtime.artifact.attestation import authenticate
 from runtime.spec import AttestationError
 from tests.attestation_support import SoftwareNsm

@@ -172,7 +172,7 @@ def test_two_calls_at_once_compile_once(square_package: GraphPackage, tmp_path: 
 COMPILE = """
 import signal, sys, time
 from pathlib import Path
-from runtime.compiler import GraphPackage, child, compile_package
+from runtime.compiler import GraphPackage, compile_package
 from runtime.compiler.child import Children
 
 class Stopped(Children):

@@ -37,7 +37,7 @@ def test_identity_is_read(imds):
     assert (found.region, found.zone, found.address) == ("eu-west-1", "eu-west-1b", "127.0.0.1")
 
 
-def test_a_service_that_is_slow_at_boot_is_asked_again(service, imds, monkeypatch):
+def test_a_service_that_is_slow_at_boot_is_asked_again(imds, monkeypatch):
     """One slow answer would otherwise end the daemon: a node lost in its set-up."""
     asked: list[str] = []
     ask = imds._ask
@@ -54,9 +54,8 @@ def test_a_service_that_is_slow_at_boot_is_asked_again(service, imds, monkeypatc
     assert len(asked) == 4, "the token twice in vain, the token, the document"
 
 
-def test_a_service_that_never_answers_is_an_error_in_the_end(service, imds, monkeypatch):
+def test_a_service_that_never_answers_is_an_error_in_the_end(imds, monkeypatch):
     monkeypatch.setattr("runtime.agent.node.imds._PAUSE_S", 0.0)
-    service._server.tokens.clear()
     imds._port = 9  # nobody listens there
     with pytest.raises(ImdsError, match="does not answer"):
         imds.identity()
